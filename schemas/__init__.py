@@ -1,0 +1,1 @@
+"""The words of Fabric Sweep: spec, plan, attempt, metrics, identities, Arrow schemas, errors. No I/O."""
