@@ -155,19 +155,22 @@ def covered(parts: Iterable[Part]) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
 
     Takes files of open/ and records of runs/ (or the files of one table): never two tables at once.
     """
-    live: list[Part] = []
-    dead: list[Part] = []
-    ordered = sorted(parts, key=_covers_first)
-    for _, group in groupby(ordered, key=lambda part: part.run):
+    pairs = covers(parts)
+    return tuple(part for part, cover in pairs if cover is None), tuple(part for part, cover in pairs if cover)
+
+
+def covers(parts: Iterable[Part]) -> list[tuple[Part, Part | None]]:
+    """Pair each part with one that counts and supersedes it, or with None if it counts itself; by run and range."""
+    pairs: list[tuple[Part, Part | None]] = []
+    for _, group in groupby(sorted(parts, key=_covers_first), key=lambda part: part.run):
         reaching: list[Part] = []
         for part in group:
             reaching = [other for other in reaching if other.last >= part.first]
-            if any(supersedes(other, part) for other in reaching):
-                dead.append(part)
-            else:
-                live.append(part)
+            cover = next((other for other in reaching if supersedes(other, part)), None)
+            pairs.append((part, cover))
+            if cover is None:
                 reaching.append(part)
-    return tuple(live), tuple(dead)
+    return pairs
 
 
 def by_run(parts: Iterable[Part]) -> dict[str, list[Part]]:
