@@ -56,8 +56,10 @@ _V1: dict[str, tuple[tuple[str, pa.DataType], ...]] = {
         ("tags", _TEXTS),
         ("cluster", pa.string()),
         ("spec", pa.string()),
+        ("spec_path", pa.string()),  # relative paths in it count from its folder
         ("spec_hash", _ID),
         ("site", pa.string()),
+        ("site_path", pa.string()),
         ("site_hash", _ID),
         ("versions", _MAP),
         ("seed", pa.int64()),
@@ -217,7 +219,9 @@ def to_table(name: str, rows: Sequence[Row], version: int = VERSION) -> pa.Table
     for row in rows:
         if unknown := row.keys() - known:
             raise ValueError(f"{name} has no column {', '.join(sorted(unknown))}")
-    return pa.table({field.name: _column([row.get(field.name) for row in rows], field.type) for field in fixed}, schema=fixed)
+    return pa.table(
+        {field.name: _column([row.get(field.name) for row in rows], field.type) for field in fixed}, schema=fixed
+    )
 
 
 def _column(values: list[object], kind: pa.DataType) -> pa.Array:

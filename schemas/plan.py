@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from schemas.spec import Level, Spec
+from schemas.spec import DEFAULTS, Level, Spec
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +91,6 @@ class Combination:
 
     def level(self, name: str) -> Level | None:
         """The level of a factor, its declared default where the spec says nothing."""
-        from schemas.spec import DEFAULTS
-
         return self.factors.get(name, DEFAULTS.get(name))
 
     @property

@@ -1,0 +1,39 @@
+"""Short words for trials and sizes, the same in every listing."""
+
+from __future__ import annotations
+
+from schemas.notation import format_number
+from schemas.plan import Trial
+from sweep.rows import text
+
+
+def describe(trial: Trial) -> str:
+    """`imb.allreduce ranks_per_node=2 1..4M #3`: what a trial is, in one line."""
+    combination = trial.combination
+    own = f"{combination.benchmark}."
+    factors = [f"{name.removeprefix(own)}={text(level)}" for name, level in combination.factors.items()]
+    return " ".join([f"{own}{combination.operation}", *factors, sizes(trial.sizes), f"#{trial.repeat + 1}"]).replace(
+        "  ", " "
+    )
+
+
+def sizes(asked: tuple[int | None, ...]) -> str:
+    """`1..4M` for several sizes, `8K` for one, nothing where size is no factor."""
+    known = [size for size in asked if size is not None]
+    if not known:
+        return ""
+    if len(known) == 1:
+        return format_number(known[0])
+    return f"{format_number(known[0])}..{format_number(known[-1])}"
+
+
+def span(seconds: float | None) -> str:
+    """A duration for humans: `42 s`, `3 min 20 s`, `2 h 05 min`."""
+    if seconds is None:
+        return "unknown"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
