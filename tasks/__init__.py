@@ -1,0 +1,1 @@
+"""What one attempt is: the node part, its pipe, launchers, outcomes, benchmarks."""

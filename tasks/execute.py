@@ -1,0 +1,95 @@
+"""What the driver says to a node part and makes of its replies: pure, the other end of `tasks/node_part.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from schemas.attempt import Asked, Exit, Line, Output, Process, Stream
+from schemas.plan import Nic, Node, Tool
+
+GRACE = 5.0
+"""Seconds between SIGTERM and SIGKILL: a launcher has to tell its ranks."""
+
+LIMIT = 16 * 1024 * 1024
+"""Bytes kept per stream, each line counted with 32 bytes more; beyond that head and tail."""
+
+
+def run_request(
+    attempt_id: str,
+    processes: Sequence[Process],
+    files: Mapping[str, str],
+    timeout: float | None,
+    grace: float = GRACE,
+    limit: int = LIMIT,
+) -> dict[str, Any]:
+    """The request that runs an attempt's processes of one node; `timeout` in seconds, None for no end."""
+    return {
+        "op": "run",
+        "attempt": attempt_id,
+        "processes": [
+            {
+                "role": process.role,
+                "argv": list(process.argv),
+                "env": dict(process.env),
+                "path": list(process.path),
+                "setup": list(process.setup),
+                "ready": process.ready,
+            }
+            for process in processes
+        ],
+        "files": dict(files),
+        "timeout": timeout,
+        "grace": grace,
+        "limit": limit,
+    }
+
+
+def output(asked: Asked, reply: Mapping[str, Any], node: int = 0) -> Output:
+    """A node part's reply to `run_request` as what came back from node number `node`."""
+    exits = {
+        exit_["role"]: Exit(exit_["role"], node, exit_["exit_code"], exit_["signal"], exit_["error"])
+        for exit_ in reply["exits"]
+    }
+    return Output(
+        asked=asked,
+        start=reply["start"],
+        elapsed=reply["elapsed"],
+        ended=reply["ended"],
+        exits=tuple(exits.values()),
+        streams=tuple(_stream(stream, reply, exits[stream["role"]]) for stream in reply["streams"]),
+        left=tuple(reply["left"]),
+        killed=reply["killed"],
+        notes=tuple(reply["notes"]),
+    )
+
+
+def node(reply: Mapping[str, Any]) -> Node:
+    """A node part's reply to `facts` as a node; its address is that of its first NIC that has one."""
+    nics = tuple(Nic(**nic) for nic in reply["nics"])
+    internet = [nic.address for nic in nics if nic.address is not None and "." in nic.address]
+    return Node(
+        name=reply["host"],
+        address=internet[0] if internet else "",
+        cpus=reply["cpus"],
+        memory_bytes=reply["memory_bytes"],
+        nics=nics,
+        facts=dict(reply["facts"]),
+    )
+
+
+def tools(reply: Mapping[str, Any]) -> dict[str, Tool]:
+    """The programs that a node part found, by the name that was asked for."""
+    return {name: Tool(name, found["path"], found["version"]) for name, found in reply["programs"].items()}
+
+
+def _stream(stream: Mapping[str, Any], reply: Mapping[str, Any], end: Exit) -> Stream:
+    killed = reply["ended"] != "exited" or end.signal is not None
+    return Stream(
+        role=stream["role"],
+        node=end.node,
+        stream=stream["stream"],
+        lines=tuple(Line(t, text) for t, text in stream["lines"]),
+        size=stream["size"],
+        truncated=stream["truncated"] or (stream["cut_last"] and killed),
+    )
