@@ -47,6 +47,22 @@ def forget(archive: Path, run: str) -> None:
         durable.put_new(layout.tombstone(archive, run).path, memoryview(b""))
 
 
+def awaiting_deletion(archive: Path) -> tuple[Path, ...]:
+    """Name what no longer counts but is still there, sorted: covered files, and temporaries.
+
+    While a table's files are among them, a glob over that table from outside may see rows twice.
+    """
+    pairs = layout.covers(layout.scan(archive))
+    counting = [part for part, cover in pairs if cover is None]
+    dead = [part for part, cover in pairs if cover is not None]
+    implied = [
+        layout.table_path(archive, table, part) for table in _tables(archive) for part in dead if part.table is not None
+    ]
+    orphans = _orphans(archive, {part.path.name for part, _ in pairs if part.table}, counting)
+    found = [*(part.path for part in dead), *(part.path for part, _ in orphans), *_temporaries(archive)]
+    return tuple(sorted((*found, *(path for path in implied if path.exists()))))
+
+
 class _Deletion:
     """One pass over an archive, at one moment of the store's clock."""
 

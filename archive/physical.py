@@ -1,7 +1,12 @@
-"""Rows as Parquet bytes: nested, one file for all tables, while a run is open; sorted, one per table, once sealed."""
+"""Rows as Parquet bytes: nested, one file for all tables, while a run is open; sorted, one per table, once sealed.
+
+Each file carries a digest of all its other bytes between its last page and its footer, where Parquet readers do not
+look: page checksums protect neither page headers nor the footer, whose statistics decide what a query skips.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -15,6 +20,10 @@ from archive.layout import Part, table_path
 from schemas import arrow
 from schemas.errors import ArchiveError
 
+_MARK = b"blake2b:"
+_DIGEST = 16
+_TRAILER = 8
+"""Bytes of a footer's length and the closing magic."""
 _LEVEL = 3
 _ROW_GROUP = 122_880
 _COMPRESSED = {"outputs.list.element.text": "zstd"}
@@ -80,6 +89,7 @@ def sealed_bytes(table: str, rows: Sequence[pa.Table], version: int) -> memoryvi
         compression="zstd",
         compression_level=_LEVEL,
         use_dictionary=_repetitive(table, version),
+        write_statistics=_ranged(table, version),
         row_group_size=_ROW_GROUP,
     )
 
@@ -90,14 +100,18 @@ def read_nested(part: Part) -> pa.Table:
         return file.read(use_threads=False).cast(nested_schema(part.version))
 
 
+def unnest(nested: pa.Table, version: int) -> dict[str, pa.Table]:
+    """Take the rows of every table out of a table of `nested_schema`."""
+    return {table: _rows(nested.column(table), row_schema(table, version)) for table in arrow.TABLES}
+
+
 def read_tables(archive: Path, part: Part) -> dict[str, pa.Table]:
     """Read all rows that a file of open/, or a commit record with the files it implies, stands for, by table.
 
     ArchiveError names a corrupt file.
     """
     if part.table is None:
-        nested = read_nested(part)
-        return {table: _rows(nested.column(table), row_schema(table, part.version)) for table in arrow.TABLES}
+        return unnest(read_nested(part), part.version)
     tables = {}
     for table in arrow.TABLES:
         with reading(table_path(archive, table, part), table, part.version) as file:
@@ -107,22 +121,32 @@ def read_tables(archive: Path, part: Part) -> dict[str, pa.Table]:
 
 @contextmanager
 def reading(path: Path, table: str | None, version: int) -> Iterator[pq.ParquetFile]:
-    """Open a file whose schema is exactly that of the table, page checksums verified as they are read.
+    """Open a file that is whole to the last bit and has exactly the schema of its table (None: of a file in open/).
 
-    ArchiveError names a file that is corrupt or has another schema; FileNotFoundError one that is gone.
+    ArchiveError names a file that is or has not; FileNotFoundError one that is gone.
     """
     fixed = parquet_schema(table, version)
+    data = path.read_bytes()
     try:
-        with pa.OSFile(str(path)) as handle:
-            file = pq.ParquetFile(handle, page_checksum_verification=True)
-            if not file.schema.equals(fixed):
-                raise ArchiveError(f"{path} does not have version {version} of the schema of {table or 'open files'}")
-            yield file
-    except FileNotFoundError:
-        raise
+        if not is_whole(data):
+            raise pa.ArrowInvalid("its digest does not fit its bytes")
+        file = pq.ParquetFile(pa.BufferReader(data))
+        if not file.schema.equals(fixed):
+            raise pa.ArrowInvalid(f"it does not have version {version} of the schema of {table or 'open files'}")
+        yield file
     except (pa.ArrowException, OSError) as error:
         reason, *_ = str(error).splitlines() or ["it cannot be read"]
         raise ArchiveError(f"{path} is corrupt: {reason}") from error
+
+
+def is_whole(data: bytes) -> bool:
+    """Tell whether Parquet bytes are those that we wrote, every one of them."""
+    at = len(data) - _TRAILER - int.from_bytes(data[-_TRAILER:-4], "little") - len(_MARK) - _DIGEST
+    if at < len(_MARK) or data[at : at + len(_MARK)] != _MARK:
+        return False
+    body = memoryview(data)
+    footer = at + len(_MARK) + _DIGEST
+    return _digest(body[:at], body[footer:]) == data[at + len(_MARK) : footer]
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
@@ -157,11 +181,18 @@ def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 @cache
-def _repetitive(table: str, version: int) -> tuple[str, ...]:
+def _repetitive(table: str, version: int) -> list[str]:
     """Leaves worth a dictionary: all but floating point, where it made files a sixth larger."""
     columns = parquet_schema(table, version)
     leaves = [columns.column(i) for i in range(len(columns))]
-    return tuple(leaf.path for leaf in leaves if leaf.physical_type not in {"DOUBLE", "FLOAT", "BOOLEAN"})
+    return [leaf.path for leaf in leaves if leaf.physical_type not in {"DOUBLE", "FLOAT", "BOOLEAN"}]
+
+
+@cache
+def _ranged(table: str, version: int) -> list[str]:
+    """Columns whose extremes help a reader skip: not long text, whose extremes are as long as the text."""
+    fields = arrow.schema(table, version)
+    return [field.name for field in fields if not (pa.types.is_nested(field.type) or pa.types.is_string(field.type))]
 
 
 def _encoded(table: pa.Table, marks: Mapping[str, str], **options: object) -> memoryview:
@@ -173,4 +204,17 @@ def _encoded(table: pa.Table, marks: Mapping[str, str], **options: object) -> me
         writer.write_table(table, row_group_size=rows)
         if marks:
             writer.add_key_value_metadata(dict(marks))
-    return memoryview(sink.getvalue())
+    return _stamped(memoryview(sink.getvalue()))
+
+
+def _stamped(data: memoryview) -> memoryview:
+    """Put a digest before the footer; offsets in the footer stay true, being counted from the file's begin."""
+    at = len(data) - _TRAILER - int.from_bytes(data[-_TRAILER:-4], "little")
+    pages, footer = data[:at], data[at:]
+    return memoryview(b"".join((pages, _MARK, _digest(pages, footer), footer)))
+
+
+def _digest(pages: memoryview, footer: memoryview) -> bytes:
+    state = hashlib.blake2b(pages, digest_size=_DIGEST)
+    state.update(footer)
+    return state.digest()

@@ -22,7 +22,7 @@ _MERGE_BYTES = 64 << 20
 """Files larger than this together are not worth merging."""
 _KEEP_BYTES = 1 << 20
 """An append larger than this is read back when it is merged instead of being kept in memory."""
-_SEAL_BYTES = 256 << 20
+_SEAL_BYTES = 128 << 20
 """Uncompressed bytes that are sorted in memory at once; a larger run is sealed in several ranges."""
 
 
