@@ -111,21 +111,25 @@ def parse_percentage(value: object) -> float:
 
 def _joined(values: Sequence[object]) -> tuple[int, ...]:
     parts: list[Sequence[int]] = []
+    problems: list[Problem] = []
     for value in values:
-        if isinstance(value, str):
-            parts.extend(_part(text) for text in value.split(","))
-        elif isinstance(value, int) and not isinstance(value, bool):
-            parts.append((_in_range(value),))
-        else:
-            shown = str(value).lower() if isinstance(value, bool) else repr(value)
-            raise _wrong(f"{shown} is not a whole number", f"write a number or a notation: {_RANGE_HELP}")
+        for text in value.split(",") if isinstance(value, str) else (value,):
+            try:
+                parts.append(_part(text) if isinstance(text, str) else (_plain(text),))
+            except InputError as error:
+                problems += error.problems
+    if problems:
+        raise InputError(problems)
     # counted before anything is built: "0:1P:+1" must not fill the memory first
     if (total := sum(map(len, parts))) > MOST:
         raise _wrong(f"{total:,} values are too many", f"at most {MOST:,}; take a larger step")
     return tuple(dict.fromkeys(itertools.chain.from_iterable(parts)))
 
 
-def _in_range(value: int) -> int:
+def _plain(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        shown = str(value).lower() if isinstance(value, bool) else repr(value)
+        raise _wrong(f"{shown} is not a whole number", f"write a number or a notation: {_RANGE_HELP}")
     if value < 0:
         raise _wrong(f"{value} is negative", "write a whole number from 0 on")
     if value > LARGEST:

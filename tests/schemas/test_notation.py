@@ -18,7 +18,7 @@ COUNTS = st.integers(min_value=0, max_value=notation.LARGEST)
 def refusal(read: Callable[[], object]) -> str:
     with pytest.raises(InputError) as caught:
         read()
-    (problem,) = caught.value.problems
+    problem = caught.value.problems[0]
     assert problem.remedy, "every refusal says what would be right"
     assert "\n" not in str(problem)
     return str(problem)
@@ -171,6 +171,12 @@ def test_any_text_is_unique_numbers_within_bounds_or_a_clear_refusal(text: str) 
     else:
         assert 0 < len(values) == len(set(values)) <= notation.MOST
         assert all(0 <= value <= notation.LARGEST for value in values)
+
+
+def test_every_wrong_part_of_a_notation_is_reported() -> None:
+    with pytest.raises(InputError) as caught:
+        notation.numbers(["4m", 8, "1,x:2", True])
+    assert len(caught.value.problems) == 3
 
 
 def test_lists_mix_numbers_and_notations() -> None:

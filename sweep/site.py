@@ -1,0 +1,150 @@
+"""The site: how things are run on a cluster. Found, read, and merged with the same tables of a spec."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from schemas.errors import InputError, Problem
+from schemas.spec import Fabric, Site, Way
+from sweep import ways
+from sweep.document import Document, home, read
+from sweep.table import Table, not_yet, refused
+
+REACHES = ("ray", "local")
+REACHES_LATER = ("ssh", "srun")
+
+_RAILS = re.compile(r"rails:[0-9]+(,[0-9]+)*")
+_SPEC_KEYS = ("name", "description", "tags", "where", "factors", "include", "run")
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What one file says of a site, and nothing that it does not say: fields of Site, Way and Fabric by name."""
+
+    site: Mapping[str, Any] = field(default_factory=dict)
+    way: ways.Given = field(default_factory=dict)
+    fabric: Mapping[str, Any] = field(default_factory=dict)
+    levels: Mapping[str, Mapping[str, ways.Given]] = field(default_factory=dict)
+
+
+def load_site(site: Path | None, environ: Mapping[str, str]) -> Site:
+    """Load the site alone, for commands that have no spec; InputError with every problem of its file.
+
+    `site` is the file that the user named, else see `find`; without any file everything is at its default.
+    """
+    found = find(site, environ)
+    if found is None:
+        return Site()
+    document = read(found, "site file", environ)
+    given = read_file(document, families())
+    if document.problems:
+        raise InputError(document.problems)
+    return build([given], document.text, document.source)
+
+
+def find(site: Path | None, environ: Mapping[str, str]) -> Path | None:
+    """Find the site file: the one named, SWEEP_SITE, ./site.toml, ~/.config/fabric-sweep/site.toml, or none."""
+    if site is not None:
+        return site
+    if named := environ.get("SWEEP_SITE"):
+        if not Path(named).exists():
+            raise InputError(Problem(named, "no such site file", "SWEEP_SITE names it: correct or unset it"))
+        return Path(named)
+    usual = (Path("site.toml"), home(environ) / ".config" / "fabric-sweep" / "site.toml")
+    return next((path for path in usual if path.exists()), None)
+
+
+def families(names: Iterable[str] | None = None) -> tuple[str, ...]:
+    """Name the first parts of dotted factor names: "env" and the benchmark modules, by default those we have."""
+    if names is None:
+        from tasks import benchmarks
+
+        names = benchmarks.names()
+    return ("env", *names)
+
+
+def read_file(document: Document, families: Collection[str]) -> Given:
+    """Read a whole site file; every problem goes into the document."""
+    top = Table(document, (), document.data)
+    given = read_tables(top, families)
+    top.finish(dict.fromkeys(_SPEC_KEYS, "it belongs into a spec"))
+    return given
+
+
+def read_tables(top: Table, families: Collection[str]) -> Given:
+    """Take the site's keys and tables from the top of a site file or of a spec."""
+    site = ways.said(
+        cluster=top.text("cluster"), archive=top.parsed("archive", lambda value: _archive(value, top.document))
+    )
+    way: ways.Given = {}
+    if (launch := top.table("launch")) is not None:
+        site |= ways.said(
+            reach=launch.choice("reach", REACHES, REACHES_LATER),
+            launcher=launch.choice("launcher", ways.LAUNCHERS, ways.LAUNCHERS_LATER),
+        )
+        way = ways.read_way(launch)
+        launch.finish(ways.SLID)
+    levels = top.table("levels")
+    return Given(site, way, _fabric(top.table("fabric")), {} if levels is None else ways.read_levels(levels, families))
+
+
+def build(given: Iterable[Given], text: str, source: str) -> Site:
+    """Merge what several files say into one site, a later one winning key by key."""
+    site: dict[str, Any] = {}
+    way: ways.Given = {}
+    fabric: dict[str, Any] = {}
+    levels: dict[str, dict[str, ways.Given]] = {}
+    for each in given:
+        site |= each.site
+        fabric |= each.fabric
+        way = ways.merge(way, each.way)
+        for factor, more in each.levels.items():
+            known = levels.setdefault(factor, {})
+            known |= {level: ways.merge(known.get(level, {}), above) for level, above in more.items()}
+    return Site(
+        **site,
+        way=Way(**way),
+        fabric=Fabric(**fabric),
+        levels={factor: {level: Way(**each) for level, each in known.items()} for factor, known in levels.items()},
+        text=text,
+        source=source,
+    )
+
+
+def _fabric(table: Table | None) -> dict[str, Any]:
+    if table is None:
+        return {}
+    fabric = ways.said(
+        nics=table.parsed("nics", _nics),
+        nic_policy=table.parsed("nic_policy", _nic_policy),
+        link_gbps=table.number("link_gbps", 0.001, 1e6),
+    )
+    table.finish(ways.SLID)
+    return fabric
+
+
+def _archive(value: object, document: Document) -> str:
+    if not isinstance(value, str) or not value.strip() or "\0" in value:
+        raise refused(value, "write the path of a folder in quotes")
+    if "://" in value:
+        raise not_yet(f'an archive in an object store ("{value}")', "today: a folder")
+    return document.absolute(value)
+
+
+def _nics(value: object) -> tuple[str, ...] | Mapping[str, str]:
+    if isinstance(value, list) and value and all(isinstance(each, str) and each for each in value):
+        return tuple(value)
+    if isinstance(value, dict) and value.keys() == {"link_layer"} and value["link_layer"] in ("infiniband", "ethernet"):
+        return dict(value)
+    remedy = 'write names, such as ["mlx5_0:1"], or a selector: { link_layer = "infiniband" } or "ethernet"'
+    raise refused(value, remedy)
+
+
+def _nic_policy(value: object) -> str:
+    if isinstance(value, str) and (value in ("spread", "first") or _RAILS.fullmatch(value)):
+        return value
+    raise refused(value, 'one of: "spread", "first", "rails:0,4"')
