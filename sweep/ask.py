@@ -2,33 +2,82 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shlex
+import shutil
 import sys
+import tempfile
+import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
 
 import typer
 
 import archive
-from archive import Archive
-from schemas.errors import InputError, Problem
-from sweep.place import archive_folder
+from archive import Archive, Limits
+from archive.landlock import restrict
+from schemas.errors import InputError, Problem, SiteError
 from sweep.listing import emit
+from sweep.place import archive_folder
 
 
-def answer(statement: str | None, folder: Path | None, run: str | None, style: str, output: Path | None) -> None:
+def answer(
+    statement: str | None, folder: Path | None, run: str | None, style: str, output: Path | None, seconds: float
+) -> None:
     """One statement, its rows on stdout or in a file."""
     text = _statement(statement)
     opened = archive.open(archive_folder(folder))
     chosen = opened.resolve(run) if run is not None else None
-    opened.restrict(output)
-    relation = opened.sql(text, run=chosen)
-    if style == "parquet":
-        _write_parquet(relation, output)
-    elif output is None:
-        emit(relation.columns, relation.fetchall(), style)
-    else:
-        with output.open("w") as file:
-            emit(relation.columns, relation.fetchall(), style, file)
+    with _target(output, style) as target, _fence(opened.path, seconds) as limits:
+        relation = opened.sql(text, run=chosen, limits=limits)
+        if style == "parquet":
+            from archive.export import write_parquet  # Arrow costs half a second of import
+
+            write_parquet(relation, target.buffer)
+        else:
+            emit(relation.columns, relation.fetchall(), style, None if output is None else target)
     _warn(opened)
+
+
+@contextlib.contextmanager
+def _target(output: Path | None, style: str) -> Iterator[TextIO]:
+    """Where the answer goes; opened before the fence goes up."""
+    if output is None:
+        if style == "parquet" and sys.stdout.isatty():
+            raise InputError(Problem("--format", "parquet is no text", "add `-o FILE`, or pipe it somewhere"))
+        yield sys.stdout
+        return
+    try:
+        file = output.open("w", encoding="utf-8", newline="")
+    except OSError as error:
+        raise InputError(Problem(str(output), f"cannot be written: {error.strerror}", "name another file")) from error
+    with file:
+        yield file
+
+
+@contextlib.contextmanager
+def _fence(folder: Path, seconds: float) -> Iterator[Limits]:
+    """From here on this process reads the archive and writes one temporary folder, nothing else (where Landlock is).
+
+    The kernel fences threads one by one: one that is older than the fence removes the folder in the end.
+    """
+    temporary = Path(tempfile.mkdtemp(prefix="fabric-sweep-"))
+    done = threading.Event()
+
+    def clean() -> None:
+        done.wait()
+        shutil.rmtree(temporary, ignore_errors=True)
+
+    cleaner = threading.Thread(target=clean)
+    cleaner.start()
+    try:
+        restrict(folder, temporary)
+        yield Limits(seconds=seconds, temporary=temporary, stuck=lambda: os._exit(SiteError.exit_code))
+    finally:
+        done.set()
+        cleaner.join()
 
 
 def _statement(given: str | None) -> str:
@@ -126,8 +175,6 @@ def _print_attempt(opened: Archive, run: str, record: dict[str, object]) -> None
     emit(("fact", "value"), facts, "table", footer=False)
     argv = record["argv"]
     for part in argv if isinstance(argv, list) else []:
-        import shlex
-
         typer.echo(f"\ncommand ({part['role']} on {part['node']}):\n  {shlex.join(part['argv'])}")
     environment = record["environment"]
     for key, value in environment.items() if isinstance(environment, dict) else ():
@@ -159,11 +206,3 @@ def print_verdict(folder: Path | None) -> int:
         typer.echo(str(problem))
     typer.echo(f"{where}: {len(problems) or 'no'} problem{'' if len(problems) == 1 else 's'}", err=True)
     return 3 if problems else 0
-
-
-def _write_parquet(relation: object, output: Path | None) -> None:
-    from archive.export import write_parquet
-
-    if output is None and sys.stdout.isatty():
-        raise InputError(Problem("--format", "parquet is no text", "add `-o FILE`, or pipe it somewhere"))
-    write_parquet(relation, output if output is not None else sys.stdout.buffer)

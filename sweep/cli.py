@@ -209,6 +209,7 @@ def sql(
     run: Annotated[str | None, typer.Option("--run", help="Only this run's rows: quick in a large archive.")] = None,
     format: Formats = Format.TABLE,  # noqa: A002
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to a file instead of stdout.")] = None,
+    limit: Annotated[float, typer.Option("--limit", min=0.1, help="Seconds that the answer may take.")] = 600.0,
 ) -> None:
     """Ask the archive in SQL, read only.
 
@@ -217,7 +218,7 @@ def sql(
     """
     from sweep.ask import answer
 
-    answer(statement, archive, run, format.value, output)
+    answer(statement, archive, run, format.value, output, limit)
 
 
 @app.command(rich_help_panel=KEEP)

@@ -33,14 +33,17 @@ class RayExecutor:
         self.nodes: tuple[Node, ...] = ()
         self._address = address
         self._script = pipe.script_text()
+        self._sent: Any = None
+        """The script in Ray's object store: it travels to each node once."""
         self._groups: list[PlacementGroup] = []
         self._ids: list[str] = []
-        self._dead: set[str] = set()
+        self._tasks: dict[tuple[int, Any], Any] = {}
 
     async def open(self) -> None:
         """Join or start Ray, lease every node in sorted order, and learn what each is."""
         await asyncio.to_thread(_connect, self._address)
-        ray.cloudpickle.register_pickle_by_value(pipe)
+        ray.cloudpickle.register_pickle_by_value(pipe)  # type: ignore[no-untyped-call]  # Ray has few types
+        self._sent = ray.put(self._script)
         alive = sorted(
             (each for each in ray.nodes() if each["Alive"]), key=lambda each: str(each["NodeManagerAddress"])
         )
@@ -53,13 +56,13 @@ class RayExecutor:
         facts = {"op": "facts", "programs": {}, "path": [], "env": {}}
         replies = await asyncio.gather(*(self.ask(index, facts, START_S) for index in range(len(alive))))
         self.nodes = tuple(
-            execute.node(reply, address=str(each["NodeManagerAddress"]))
+            replace(execute.node(reply), address=str(each["NodeManagerAddress"]))
             for reply, each in zip(replies, alive, strict=True)
         )
 
     async def ask(self, node: int, request: Request, deadline: float | None = None) -> Reply:
         """One request to the node part of a node, as a Ray task that is never retried behind our back."""
-        return await self._call(node, pipe.converse, deadline, self._script, dict(request), {})
+        return await self._call(node, pipe.converse, deadline, self._sent, dict(request), {})
 
     async def stop(self, node: int, attempt: str) -> None:
         """Ask the node part to kill an attempt; a task of its own, because the first one is busy waiting."""
@@ -75,9 +78,7 @@ class RayExecutor:
         await asyncio.to_thread(ray.shutdown)
 
     async def _call(self, node: int, function: Any, deadline: float | None, *arguments: Any) -> Reply:
-        strategy = PlacementGroupSchedulingStrategy(self._groups[node], placement_group_bundle_index=0)
-        task = ray.remote(function).options(num_cpus=0, max_retries=0, scheduling_strategy=strategy)
-        future = asyncio.wrap_future(task.remote(*arguments).future())
+        future = asyncio.wrap_future(self._task(node, function).remote(*arguments).future())
         end = None if deadline is None else time.monotonic() + deadline
         while True:
             left = HEARTBEAT_S if end is None else min(HEARTBEAT_S, end - time.monotonic())
@@ -96,6 +97,14 @@ class RayExecutor:
             raise NodeLost(f"the worker on node {self._label(node)} died: {_first_line(error)}") from error
         return reply
 
+    def _task(self, node: int, function: Any) -> Any:
+        """A function as a task on a node; made once, because each making is shipped to the cluster anew."""
+        if (node, function) not in self._tasks:
+            strategy = PlacementGroupSchedulingStrategy(self._groups[node], placement_group_bundle_index=0)
+            task = ray.remote(function)
+            self._tasks[node, function] = task.options(num_cpus=0, max_retries=0, scheduling_strategy=strategy)
+        return self._tasks[node, function]
+
     def _label(self, node: int) -> str:
         return self.nodes[node].name if node < len(self.nodes) else str(node)
 
@@ -105,12 +114,17 @@ def _first_line(error: BaseException) -> str:
 
 
 def _is_alive(node_id: str) -> bool:
-    return any(each["NodeID"] == node_id and each["Alive"] for each in ray.nodes())
+    return any(each["NodeID"] == node_id and each["Alive"] for each in _nodes())
+
+
+def _nodes() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]  # Ray has few types
+    return found
 
 
 async def _lease(address: str, cpus: float) -> PlacementGroup:
     """The whole node: nobody who asks for it, or for its CPUs, gets in beside us."""
-    group = placement_group(
+    group: PlacementGroup = placement_group(
         [{f"node:{address}": 1.0, **({"CPU": cpus} if cpus else {})}], name=f"fabric-sweep-{address}"
     )
     while not await asyncio.to_thread(group.wait, 5.0):

@@ -34,16 +34,17 @@ def expand(spec: Spec, inventory: Inventory, keep: Keep, seed: int) -> Plan:
         asked += sum(len(sizes) for _, sizes in kept)
         combinations.extend((make.combination(levels), sizes) for levels, sizes in kept)
     combinations, asked = _distinct(combinations, asked)
+    _check_parameters(spec, [combination for combination, _ in combinations])
     if not asked:
         raise InputError(
             Problem(spec.source, "the grid is empty", f"`where` excludes all {total} points: {spec.where}")
         )
     launches = [each for combination, sizes in combinations for each in make.launches(combination, sizes)]
-    trials = _order(spec, launches, seed)
+    trials = tuple(_order(spec, launches, seed))
     repeats = spec.run.repeats.min
     return Plan(
         spec=spec,
-        trials=tuple(trials),
+        trials=trials,
         seed=seed,
         points=asked,
         excluded=total - asked,
@@ -126,6 +127,22 @@ def _single(spec: Spec, extra: Mapping[str, tuple[Level, ...]]) -> dict[str, tup
     return dict(extra)
 
 
+def _check_parameters(spec: Spec, combinations: Iterable[Combination]) -> None:
+    """What no level mends, such as a template that names no factor, is told before anything runs."""
+    problems: dict[str, Problem] = {}
+    seen: set[tuple[object, ...]] = set()
+    for each in combinations:
+        key = (each.benchmark, each.operation, _frozen(each.parameters))
+        if key not in seen:
+            seen.add(key)
+            names = {*DEFAULTS, *spec.factors}
+            problems |= {
+                str(one): one for one in benchmarks.get(each.benchmark).check(each.operation, each.parameters, names)
+            }
+    if problems:
+        raise InputError(problems.values())
+
+
 _Kept = list[tuple[Mapping[str, Level], tuple[int | None, ...]]]
 
 
@@ -164,9 +181,9 @@ def _columns(
         for name in dict.fromkeys([*DEFAULTS, *spec.factors])
         if name != "message_size"
     }
-    columns["operation"] = [str(level).partition(".")[2] for level in columns["benchmark"]]
-    columns["message_size"] = list(sizes) * len(rows)
-    return columns
+    names: list[Level | None] = [str(level).partition(".")[2] for level in columns["benchmark"]]
+    sized: list[Level | None] = [*sizes] * len(rows)
+    return {**columns, "operation": names, "message_size": sized}
 
 
 def _distinct(

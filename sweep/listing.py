@@ -7,6 +7,7 @@ import datetime as dt
 import io
 import json
 import math
+import pydoc
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
@@ -30,7 +31,7 @@ def emit(
         text += f"({len(whole)} row{'' if len(whole) == 1 else 's'})\n"
     long = text.count("\n") > shutil.get_terminal_size().lines
     if style == "table" and file is None and long and sys.stdout.isatty():
-        typer.echo_via_pager(text)
+        pydoc.pager(text)
     else:
         typer.echo(text, file=file, nl=False)
 
@@ -91,7 +92,11 @@ def _csv(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def _markdown(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    lines = [list(columns), ["---"] * len(columns), *([_cell(value).replace("|", "\\|") for value in row] for row in rows)]
+    lines = [
+        list(columns),
+        ["---"] * len(columns),
+        *([_cell(value).replace("|", "\\|") for value in row] for row in rows),
+    ]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 

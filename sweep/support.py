@@ -53,11 +53,10 @@ def _programs(combination: Combination, site: Site, inventory: Inventory) -> str
     stack = combination.setup.stack
     if stack not in inventory.tools:
         return None
-    found = inventory.tools[stack]
     module = benchmarks.get(combination.benchmark)
-    needed = list(module.needs(combination.operation, combination.parameters))
-    missing = [name for name in needed if name not in found]
+    needed = module.needs(combination.operation, combination.parameters)
+    missing = benchmarks.unusable(module, needed, inventory.tools[stack])
     if missing:
         where = f" of stack {stack}" if stack is not None else ""
-        return f"{', '.join(missing)} was not found on the PATH{where}; {module.install}"
+        return f"{', '.join(missing)} was not found on the PATH{where}, or is of no use; {module.install}"
     return None

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from schemas.plan import Inventory, Tool
 from schemas.spec import Site, Way
 from tasks import benchmarks, execute, launchers
 from tasks.executor import Executor
 
-VERSION_ARGUMENTS = {"mpiexec": ("--version",)}
+VERSION_ARGUMENTS: Mapping[str, tuple[str, ...]] = {"mpiexec": ("--version",)}
 SURVEY_S = 120.0
 
 
@@ -27,7 +27,7 @@ async def survey(executor: Executor, site: Site, names: Iterable[str]) -> Invent
         for node in range(len(executor.nodes)):
             reply = await executor.ask(node, facts_request(way, programs), SURVEY_S)
             found.append(execute.tools(reply))
-            sharp = sharp and bool(execute.sharp_libraries(reply))
+            sharp = sharp and "sharp_libraries" in execute.node(reply).facts
         tools[stack] = {name: tool for name, tool in found[0].items() if all(name in each for each in found)}
     return Inventory(
         cluster=site.cluster,
@@ -40,11 +40,12 @@ async def survey(executor: Executor, site: Site, names: Iterable[str]) -> Invent
     )
 
 
-def facts_request(way: Way, programs: dict[str, tuple[str, ...]]) -> dict[str, object]:
+def facts_request(way: Way, programs: Mapping[str, tuple[str, ...]]) -> dict[str, object]:
     """The node part's `facts` request for one way of running."""
     return {
         "op": "facts",
         "programs": {name: list(arguments) for name, arguments in programs.items()},
         "path": list(way.path),
         "env": dict(way.env),
+        "setup": list(way.setup),
     }
