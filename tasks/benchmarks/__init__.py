@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
-from schemas.attempt import Launch, Output, Parsed
+from schemas.attempt import Asked, Launch, Output, Parsed
 from schemas.errors import InputError, Problem
 from schemas.plan import Node, Tool, Trial
 from schemas.spec import Level
@@ -132,4 +132,17 @@ def unusable(benchmark: Benchmark, needed: Collection[str], tools: Mapping[str, 
         for name in needed
         if name not in tools
         or (name in benchmark.proofs and not re.search(benchmark.proofs[name], tools[name].version, re.MULTILINE))
+    )
+
+
+def asked(trial: Trial) -> Asked:
+    """The question of a trial, as its parser will need it."""
+    combination = trial.combination
+    return Asked(
+        combination.benchmark,
+        combination.operation,
+        trial.sizes,
+        combination.nodes,
+        combination.nodes * combination.ranks_per_node,
+        combination.parameters,
     )

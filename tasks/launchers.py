@@ -1,0 +1,147 @@
+"""Roles into processes: how ranks are started by each flavour of mpiexec.
+
+Seen on one node: with all flavours the ranks inherit mpiexec's environment, so variables need no -genv or -x. MPICH,
+Intel MPI and MVAPICH share Hydra's arguments; Open MPI refuses root and more ranks than CPUs unless told.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from schemas.attempt import Launch, Process, Role
+from schemas.errors import SiteError
+from schemas.plan import Node, Tool
+from schemas.spec import Way
+
+_FLAVOURS = (
+    ("intelmpi", re.compile(r"Intel\(R\) MPI Library")),
+    ("mvapich", re.compile(r"mvapich", re.IGNORECASE)),  # Hydra too, and says so in its configure options
+    ("mpich", re.compile(r"HYDRA build details")),
+    ("openmpi5", re.compile(r"\(Open MPI\) (?:[5-9]|\d\d)\.|PRRTE")),
+    ("openmpi4", re.compile(r"\(Open(?: MPI|RTE)\) [1-4]\.")),
+)
+"""Flavour -> what only its `mpiexec --version` says; the first that matches."""
+
+_OVERSUBSCRIBE = {"openmpi4": ("--oversubscribe",), "openmpi5": ("--map-by", ":OVERSUBSCRIBE")}
+_MAPPING = re.compile(r"--?(?:map-by|oversubscribe|nooversubscribe|rankfile|rf|npernode|hostfile|host)\b")
+"""Arguments of a site that decide by themselves where ranks go; Open MPI 5 refuses a second --map-by."""
+
+_LIBRARIES = ("libmpi.so", "libmpi.so.12", "libmpi.so.40")
+_SYSTEM = (Path("/"), Path("/usr"), Path("/usr/local"))
+_SEARCH = "LD_LIBRARY_PATH"
+
+
+def flavour(version_text: str) -> str:
+    """The flavour of an mpiexec by what it says of its version.
+
+    One of "mpich", "intelmpi", "openmpi4", "openmpi5", "mvapich", or "unknown".
+    """
+    return next((name for name, pattern in _FLAVOURS if pattern.search(version_text)), "unknown")
+
+
+def merge(*ways: Way) -> Way:
+    """One way of running out of several: the later one wins, its folders come first, its lines and arguments last."""
+    env: dict[str, str] = {}
+    for way in ways:
+        env |= way.env
+    return Way(
+        setup=tuple(line for way in ways for line in way.setup),
+        path=tuple(dict.fromkeys(folder for way in reversed(ways) for folder in way.path)),
+        env=env,
+        args=tuple(argument for way in ways for argument in way.args),
+        container=next((way.container for way in reversed(ways) if way.container is not None), None),
+        launcher=next((way.launcher for way in reversed(ways) if way.launcher is not None), None),
+    )
+
+
+def processes(
+    launch: Launch,
+    way: Way,
+    *,
+    launcher: str,
+    mpiexec: Tool | None,
+    flavour: str | None,
+    nodes: Sequence[Node],
+) -> tuple[Process, ...]:
+    """What the node parts shall start for a launch, in start order. SiteError for what cannot be started here.
+
+    A role without ranks becomes a plain process on each of its nodes; one with ranks becomes one mpiexec on the first
+    of its nodes, with the site's arguments before the program. `launcher` is what the site says, and `way` wins.
+    """
+    if way.container is not None:
+        raise SiteError(f"running in a container ({way.container.engine}) is not yet supported")
+    chosen = way.launcher if way.launcher is not None else launcher
+    made: list[Process] = []
+    for role in launch.roles:
+        if role.ranks is None or (chosen == "none" and role.ranks == 1):
+            made += [_process(role, node, role.argv, way) for node in role.nodes]
+        else:
+            made.append(_ranks(role, role.ranks, way, chosen, mpiexec, flavour, nodes))
+    return tuple(made)
+
+
+def _process(role: Role, node: int, argv: tuple[str, ...], way: Way) -> Process:
+    return Process(role.name, node, argv, {**way.env, **role.env}, way.path, way.setup, role.ready)
+
+
+def _ranks(
+    role: Role,
+    ranks: int,
+    way: Way,
+    launcher: str,
+    mpiexec: Tool | None,
+    flavour: str | None,
+    nodes: Sequence[Node],
+) -> Process:
+    if launcher != "mpiexec":
+        remedy = 'set launcher = "mpiexec" in [launch]'
+        raise SiteError(f"launcher {launcher!r} starts no ranks, and {role.name} asks for {ranks}; {remedy}")
+    if mpiexec is None:
+        raise SiteError("mpiexec was not found; install an MPI, or name its folder in [launch] path")
+    if flavour is None or flavour == "unknown":
+        said = next(iter(mpiexec.version.splitlines()), "")
+        remedy = "use MPICH, Intel MPI, Open MPI or MVAPICH"
+        raise SiteError(f"{mpiexec.path} is of no flavour we know (its --version says {said!r}); {remedy}")
+    if len(role.nodes) > 1:
+        raise SiteError(f"launches over several nodes ({len(role.nodes)}) are not yet supported")
+    node = role.nodes[0]
+    own = _own_arguments(flavour, ranks, way.args, nodes[node].cpus)
+    argv = (mpiexec.path, *own, *way.args, "-n", str(ranks), *role.argv)
+    return _with_library(_process(role, node, argv, way), mpiexec)
+
+
+def _own_arguments(flavour: str, ranks: int, args: Sequence[str], cpus: int | None) -> tuple[str, ...]:
+    """What Open MPI needs beyond the site's arguments; oversubscribing only where it must, for it unbinds the ranks."""
+    if flavour not in _OVERSUBSCRIBE:
+        return ()
+    crowded = cpus is not None and ranks > cpus and not any(map(_MAPPING.match, args))
+    return ("--allow-run-as-root", *(_OVERSUBSCRIBE[flavour] if crowded else ()))
+
+
+def _with_library(process: Process, mpiexec: Tool) -> Process:
+    """The process with the MPI library of its mpiexec found first.
+
+    A program of one MPI under the mpiexec of another runs as many single processes, each the whole of its own world.
+    """
+    folder = _library_folder(mpiexec.path)
+    if folder is None:
+        return process
+    env: Mapping[str, str] = process.env
+    setup = process.setup
+    if _SEARCH in env and not setup:
+        env = {**env, _SEARCH: f"{folder}:{env[_SEARCH]}"}
+    else:  # in front of what the user or the lines before have, which only the node knows
+        setup = (*setup, f"export {_SEARCH}={shlex.quote(folder)}${{{_SEARCH}:+:${_SEARCH}}}")
+    return Process(process.role, process.node, process.argv, env, process.path, setup, process.ready)
+
+
+def _library_folder(mpiexec: str) -> str | None:
+    """`lib` beside the `bin` of an mpiexec, if it holds an MPI library and is no folder of the system."""
+    for program in (Path(mpiexec), Path(mpiexec).resolve()):
+        prefix = program.parent.parent
+        if prefix not in _SYSTEM and any((prefix / "lib" / name).exists() for name in _LIBRARIES):
+            return str(prefix / "lib")
+    return None
