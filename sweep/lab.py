@@ -16,7 +16,7 @@ from typing import NoReturn
 from schemas.errors import InputError, Problem, SiteError
 from sweep import lab_state
 from sweep.lab_build import build
-from sweep.lab_plan import HEAD, SWITCH, Plan, check, check_name, parse_rate
+from sweep.lab_plan import HEAD, SWITCH, Plan, check, check_name, name_option, parse_rate
 from sweep.lab_start import Tell, in_host, ourselves, program
 from sweep.lab_state import Host, Lab
 from sweep.lab_trouble import refuse_other_systems
@@ -33,6 +33,7 @@ __all__ = [
     "enter",
     "labs",
     "link",
+    "name_option",
     "pids",
     "run",
     "set_rate",
@@ -44,7 +45,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class HostStatus:
-    """A host as it is now: its process 1 as the machine numbers it, and how many processes are in it, that one included."""
+    """A host as it is now: its process 1 as the machine numbers it, and how many are in it, that one included."""
 
     name: str
     pid: int
@@ -155,17 +156,14 @@ def link(name: str, node: str, nic: str | None = None, *, up: bool) -> None:
 
     The host's NIC keeps its addresses and loses its carrier: what is sent is lost.
     """
-    host = _require_host(_require(name), node)
-    state = "up" if up else "down"
-    for device in _require_device(host, nic):
-        _on_network(name, SWITCH, "state", f"{node}-{device}", state)
+    for device in _require_devices(name, node, nic):
+        _on_network(name, SWITCH, "state", f"{node}-{device}", "up" if up else "down")
 
 
 def set_rate(name: str, node: str, nic: str, rate: str) -> None:
     """Give a NIC another rate, in both directions."""
-    host = _require_host(_require(name), node)
     bits = str(parse_rate(rate))
-    for device in _require_device(host, nic):
+    for device in _require_devices(name, node, nic):
         _on_network(name, SWITCH, "rate", f"{node}-{device}", bits)
         _on_network(name, node, "rate", device, bits)
 
@@ -179,7 +177,7 @@ def pids(name: str, node: str) -> tuple[int, ...]:
 def _require(name: str) -> Lab:
     lab = lab_state.read(check_name(name))
     if lab is None or not lab.alive:
-        raise SiteError(f"no lab {name!r} is up; start one with `sweep lab up{_named(name)}`")
+        raise SiteError(f"no lab {name!r} is up; start one with `sweep lab up{name_option(name)}`")
     return lab
 
 
@@ -195,25 +193,20 @@ def _require_host(lab: Lab, node: str) -> Host:
     return host
 
 
-def _require_device(host: Host, nic: str | None) -> Iterable[str]:
-    if nic is None:
-        return host.addresses
-    if nic not in host.addresses:
-        raise InputError(
-            Problem(f"host {host.name!r}", f"it has no NIC {nic!r}", f"it has {', '.join(host.addresses)}")
-        )
-    return [nic]
+def _require_devices(name: str, node: str, nic: str | None) -> Iterable[str]:
+    host = _require_host(_require(name), node)
+    have = () if node == SWITCH else tuple(host.addresses)
+    if nic is not None and nic not in have:
+        remedy = f"it has {', '.join(have)}" if have else "name a node"
+        raise InputError(Problem(f"host {node!r}", f"it has no NIC {nic!r}", remedy))
+    return have if nic is None else [nic]
 
 
 def _require_same(there: Plan, asked: Plan) -> None:
     if there != asked:
         what = f"it is up in another shape, {there}; asked for was {asked}"
-        remedy = f"end it with `sweep lab down{_named(there.name)}`, or build another beside it with `--name`"
+        remedy = f"end it with `sweep lab down{name_option(there.name)}`, or build another beside it with `--name`"
         raise InputError(Problem(f"lab {there.name!r}", what, remedy))
-
-
-def _named(name: str) -> str:
-    return "" if name == "lab" else f" --name {name}"
 
 
 def _on_network(name: str, host: str, what: str, device: str, value: str) -> None:

@@ -27,28 +27,32 @@ UCRED = "iII"
 
 def build(plan: Plan, folder: Path, tell: Tell) -> Lab:
     """Build a lab and leave its record in the folder; raises SiteError, and then nothing is left of it."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     hosts: list[Host] = []
+    try:
+        if plan.ray:
+            lab_ray.require(plan)
+        return _build(plan, folder, tell, hosts)
+    except BaseException:
+        for supervisor in hosts[:1]:  # one from which nothing was heard yet ends by itself, its socket being closed
+            lab_state.end(supervisor)
+        lab_state.remove(plan.name)
+        raise
+
+
+def _build(plan: Plan, folder: Path, tell: Tell, hosts: list[Host]) -> Lab:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours:
-        try:
-            if plan.ray:
-                lab_ray.require(plan)
+        with theirs:
             _start_supervisor(plan, folder, ours, theirs)
-            _hear(ours, plan, hosts)
-            lab = Lab(plan, tuple(hosts), *lab_ray.environment(plan), time.time(), ready=False)
-            lab_state.write(lab)
-            tell(f"built {plan}")
-            if plan.ray:
-                lab_ray.start(lab, tell)
-            lab = replace(lab, ready=True)
-            lab_state.write(lab)
-            ours.send(KEEP)
-        except BaseException:
-            ours.close()  # a supervisor from which nothing was heard yet ends by itself
-            for supervisor in hosts[:1]:
-                lab_state.end(supervisor)
-            lab_state.remove(plan.name)
-            raise
+        _hear(ours, plan, hosts)
+        lab = Lab(plan, tuple(hosts), *lab_ray.environment(plan), time.time(), ready=False)
+        lab_state.write(lab)
+        tell(f"built {plan}")
+        if plan.ray:
+            lab_ray.start(lab, tell)
+        lab = replace(lab, ready=True)
+        lab_state.write(lab)
+        ours.send(KEEP)
     return lab
 
 
@@ -59,7 +63,7 @@ def _start_supervisor(plan: Plan, folder: Path, ours: socket.socket, theirs: soc
     ours.send(json.dumps({"plan": asdict(plan), "folder": str(folder)}).encode())
     line = program("sweep.lab_supervisor", str(theirs.fileno()))
     environment = os.environ | {"SWEEP_LAB": plan.name}
-    with theirs, (folder / "supervisor.log").open("wb") as log, Path(os.devnull).open("rb") as nothing:
+    with (folder / "supervisor.log").open("wb") as log, Path(os.devnull).open("rb") as nothing:
         theirs.set_inheritable(True)
         streams = [
             (os.POSIX_SPAWN_DUP2, nothing.fileno(), 0),

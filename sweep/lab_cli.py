@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import json
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
@@ -54,16 +54,17 @@ def up(
 ) -> None:
     """Build a lab, or find the one that is up.
 
-    Every host gets its own hostname, addresses, /proc and /sys; the head has no NICs and runs the drivers. Without Ray
-    it takes half a second, with Ray some seconds and 170 MB per host. Nothing of the machine's own network is touched,
-    and nothing of the lab outlives its supervisor, which `sweep lab status` names.
+    Every host gets its own hostname, addresses, /proc and /sys; the head has
+    no NICs and runs the drivers. Without Ray it takes less than a second, with
+    Ray about two more per host, and 170 MB of memory each. Nothing of the
+    machine's own network is touched, and nothing of a lab outlives its
+    supervisor, the process that `sweep lab status` names.
     """
     from sweep import lab
 
     built = lab.up(nodes, nics, rate, name, ray=ray, tell=_tell)
-    _tell(
-        f"lab {name!r} is up, held by process {built.hosts[0].pid}; see `sweep lab status`, end with `sweep lab down`"
-    )
+    what_next = f"see `sweep lab status`, end it with `sweep lab down{lab.name_option(name)}`"
+    _tell(f"lab {name!r} is up, held by process {built.hosts[0].pid}; {what_next}")
 
 
 @app.command()
@@ -94,10 +95,10 @@ def run(
     ] = None,
     name: Name = "lab",
 ) -> None:
-    """Run a spec in a lab: `sweep run` on the lab's head, with the lab's Ray cluster and the lab's site file.
+    """Run a spec in a lab: `sweep run` on its head, with its Ray cluster and its site file.
 
-    The current directory and the archive are the machine's own. What stands after SPEC goes to `sweep run`; --name
-    stands before it.
+    The current directory and the archive are the machine's own. What stands
+    after SPEC goes to `sweep run`; --name stands before it.
     """
     from sweep import lab
 
@@ -124,15 +125,13 @@ def _as_text(found: list[LabStatus]) -> str:
 def _lines(found: LabStatus) -> list[str]:
     if found.lab is None:
         return [f"lab {found.name!r} is down"]
-    since = datetime.datetime.fromtimestamp(found.lab.since).astimezone().isoformat(" ", "seconds")
+    since = dt.datetime.fromtimestamp(found.lab.since).astimezone().isoformat(" ", "seconds")
     ray = f", Ray at {found.lab.address}" if found.lab.address is not None else ""
-    lines = [
-        f"lab {found.name!r} is {found.state} since {since}: {found.lab.plan}{ray}; supervisor {found.hosts[0].pid}"
-    ]
+    head = f"lab {found.name!r} is {found.state} since {since}: {found.lab.plan}{ray}; supervisor {found.hosts[0].pid}"
+    lines = [head, "  host     processes  addresses"]
     for host in found.hosts:
         addresses = "  ".join(f"{device} {ip}" for device, ip in host.addresses.items())
-        state = f"{host.processes} processes" if host.alive else "ended"
-        lines.append(f"  {host.name:<8}{state:<15}{addresses}")
+        lines.append(f"  {host.name:<8} {host.processes if host.alive else 'ended':>9}  {addresses}")
     return lines
 
 

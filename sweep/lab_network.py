@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 
 from pyroute2 import IPRoute  # type: ignore[import-untyped]  # it ships no types
 
-from sweep.lab_plan import MANAGEMENT, SWITCH_NUMBER, address, devices, network
+from sweep.lab_plan import SWITCH_NUMBER, Plan, address, devices, network
 
 QUEUE_SECONDS = 0.05
 """How long a full queue takes to drain: more is dropped, and TCP slows down."""
@@ -43,30 +42,28 @@ def build_switch(nics: int) -> None:
             netlink.link("set", index=index, state="up")
 
 
-def plug_in(host: str, number: int, wanted: Iterable[str], rate: int, switch_pid: int) -> None:
+def plug_in(plan: Plan, host: str, switch_pid: int) -> None:
     """Give the host of this network namespace its devices; the far end of each lands in the switch's namespace."""
     _silence_ipv6()
     with IPRoute() as netlink:
         netlink.link("set", index=1, state="up")
-        for device in wanted:
+        for device, ip in plan.addresses(host).items():
             far_end = {"ifname": port(host, device), "net_ns_pid": switch_pid}
-            mac = hardware_address(device, number)
+            mac = hardware_address(device, plan.hosts[host])
             netlink.link("add", ifname=device, kind="veth", address=mac, peer=far_end)
             index = _index(netlink, device)
-            netlink.addr("add", index=index, address=address(device, number), prefixlen=24)
+            netlink.addr("add", index=index, address=ip, prefixlen=24)
             netlink.link("set", index=index, state="up")
-            if device != MANAGEMENT:
-                _shape(netlink, index, rate)
+            _shape(netlink, index, plan.rate_of(device))
 
 
-def connect(host: str, wanted: Iterable[str], rate: int) -> None:
+def connect(plan: Plan, host: str) -> None:
     """Attach a host's far ends to the bridges of this network namespace, with the rate of the way to the host."""
     with IPRoute() as netlink:
-        for device in wanted:
+        for device in plan.addresses(host):
             index = _index(netlink, port(host, device))
             netlink.link("set", index=index, master=_index(netlink, f"br-{device}"), state="up")
-            if device != MANAGEMENT:
-                _shape(netlink, index, rate)
+            _shape(netlink, index, plan.rate_of(device))
 
 
 def port(host: str, device: str) -> str:

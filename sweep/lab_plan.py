@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from schemas.errors import InputError, Problem
 
 MANAGEMENT = "mgmt"
-"""The device of the network that Ray and launchers use: no rate, so that their traffic never disturbs a rail."""
+"""The device of the network that Ray and launchers use, so that their traffic never disturbs a rail."""
+LEAST_MANAGEMENT_RATE = 100_000_000
+"""What Ray needs to start in good time. Above it the management network is as fast as a NIC and no way around one."""
 HEAD, SWITCH = "head", "switch"
 """The host of Ray's head and of drivers, without NICs; and the place where the bridges are."""
 HEAD_NUMBER, SWITCH_NUMBER = 250, 254
@@ -40,6 +42,10 @@ class Plan:
         """How many NICs a host has: the head has none, for it takes no part in benchmarks."""
         return 0 if host == HEAD else self.nics
 
+    def rate_of(self, device: str) -> int:
+        """Rate of a device in bit/s."""
+        return max(self.rate, LEAST_MANAGEMENT_RATE) if device == MANAGEMENT else self.rate
+
     def addresses(self, host: str) -> dict[str, str]:
         """IPv4 address of each device of a host, the management one first; of each bridge for the switch."""
         if host == SWITCH:
@@ -69,6 +75,11 @@ def check_name(name: str) -> str:
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,30}", name):
         raise InputError(Problem("--name", f"{name!r} is no name for a lab", "use up to 31 of a-z, 0-9 and -"))
     return name
+
+
+def name_option(name: str) -> str:
+    """What a command line needs after `sweep lab down` and the like to mean this lab."""
+    return "" if name == "lab" else f" --name {name}"
 
 
 def _problems(name: str, nodes: int, nics: int) -> Iterator[Problem]:

@@ -96,8 +96,9 @@ def locked(name: str, wait: Callable[[], None]) -> Iterator[Path]:
     """Hold the lab's folder, made if need be, against other `up` and `down`; calls `wait` before it waits for one."""
     handle = None
     while handle is None:
-        _make_private(folder(name))
-        handle = _take(folder(name), wait)
+        with contextlib.suppress(FileNotFoundError):  # its holder has just removed it: make it anew
+            _make_private(folder(name))
+            handle = _take(folder(name), wait)
     try:
         yield folder(name)
     finally:
@@ -153,18 +154,16 @@ def end(supervisor: Host) -> None:
 
 
 def _take(place: Path, wait: Callable[[], None]) -> int | None:
-    """Lock a folder; None where its holder removed it, or somebody made another one, before it was ours."""
-    try:
-        handle = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
-    except FileNotFoundError:
-        return None
+    """Lock a folder; None where its holder removed it, or another took its place, before the lock was ours."""
+    handle = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         wait()
         fcntl.flock(handle, fcntl.LOCK_EX)
-    if place.exists() and place.stat().st_ino == os.fstat(handle).st_ino:
-        return handle
+    with contextlib.suppress(FileNotFoundError):
+        if place.stat().st_ino == os.fstat(handle).st_ino:
+            return handle
     os.close(handle)
     return None
 

@@ -37,7 +37,7 @@ from sweep.lab_namespaces import (
     set_name,
     unshare,
 )
-from sweep.lab_plan import SITE_FILE, SWITCH, Plan, devices, host_table, site_text
+from sweep.lab_plan import SITE_FILE, SWITCH, Plan, host_table, site_text
 from sweep.lab_state import RECORD
 
 EVERYTHING = MOUNT | NET | UTS | IPC | PID
@@ -106,8 +106,8 @@ def _supervise(channel: socket.socket, plan: Plan, record: int) -> None:
 
         lab_network.build_switch(plan.nics)
     _tell(channel, host=SWITCH, own_sys=own_sys)
-    for host, number in plan.hosts.items():
-        _add_host(channel, plan, host, number)
+    for host in plan.hosts:
+        _add_host(channel, plan, host)
     _tell(channel, built=True)
     if channel.recv(len(KEEP)) == KEEP:
         channel.close()
@@ -115,16 +115,15 @@ def _supervise(channel: socket.socket, plan: Plan, record: int) -> None:
         _hold(record)
 
 
-def _add_host(channel: socket.socket, plan: Plan, host: str, number: int) -> None:
+def _add_host(channel: socket.socket, plan: Plan, host: str) -> None:
     """Make a host by way of a child that ends once the host's own process 1 is there."""
     from sweep import lab_network
 
-    wanted = devices(plan.nics_of(host))
     child = os.fork()
     if child == 0:
         with contextlib.suppress(_ReportedError), _step(channel, "host"):
             unshare(EVERYTHING)
-            lab_network.plug_in(host, number, wanted, plan.rate, switch_pid=1)
+            lab_network.plug_in(plan, host, switch_pid=1)
             if os.fork() == 0:
                 _be_host(channel, plan, host)
             os._exit(0)
@@ -132,7 +131,7 @@ def _add_host(channel: socket.socket, plan: Plan, host: str, number: int) -> Non
     if os.waitpid(child, 0)[1] != 0:
         raise _ReportedError
     with _step(channel, "wires"):
-        lab_network.connect(host, wanted, plan.rate)
+        lab_network.connect(plan, host)
 
 
 def _be_host(channel: socket.socket, plan: Plan, host: str) -> NoReturn:
