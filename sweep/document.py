@@ -145,7 +145,8 @@ def _lines(text: str) -> dict[Key, int]:
             continue
         if lines[start].lstrip().startswith("["):
             base = _header(data, tables)
-            found.setdefault(base, start + 1)
+            for length in range(1, len(base) + 1):
+                found.setdefault(base[:length], start + 1)
         else:
             for key in _keys(data):
                 found.setdefault(base + key, start + 1)

@@ -77,7 +77,7 @@ class _Reader:
         self._document = document
         self._catalogue = catalogue
         self._names = catalogue.names()
-        self._own = set(own)
+        self._own = set(own) - set(CORE_FACTORS)
         self._modules: dict[str, Benchmark] = {}
 
     def flat(self, table: Table) -> _Flat:
@@ -126,7 +126,7 @@ class _Reader:
         if name == "message_size":
             return lambda value: list(numbers(value))
         if name in COUNTS:
-            return lambda value: counts(name, value)
+            return counts(name)
         if name in WORDS:
             return each_of(WORDS[name])
         family, dot, rest = name.partition(".")
@@ -178,7 +178,7 @@ class _Reader:
         elif takers:
             remedy = f"write {' or '.join(f'`{module}.{name}`' for module in takers)}"
         elif name in RUN_KEYS:
-            remedy = f"`{name}` belongs under [run]"
+            remedy = "it belongs under [run]"
         elif name.isupper():
             remedy = f"an environment variable is written `env.{name}`"
         else:

@@ -7,7 +7,7 @@ that has no place yet.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from schemas.errors import InputError, Problem
@@ -30,15 +30,15 @@ def listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def each_of(read: Callable[[Any], Level]) -> Parse:
-    """Make a reader of lists from one of single levels; every wrong level is a problem of its own."""
+def every(read: Callable[[Any], Sequence[Level]]) -> Parse:
+    """Make a reader of lists from one of their elements; every wrong element is a problem of its own."""
 
     def parse(value: Any) -> list[Level]:
         levels: list[Level] = []
         problems: list[Problem] = []
         for each in listed(value):
             try:
-                levels.append(read(each))
+                levels += read(each)
             except InputError as error:
                 problems += error.problems
         if problems:
@@ -48,19 +48,28 @@ def each_of(read: Callable[[Any], Level]) -> Parse:
     return parse
 
 
+def each_of(read: Callable[[Any], Level]) -> Parse:
+    """Make a reader of lists from one of single levels."""
+    return every(lambda value: (read(value),))
+
+
 def once(levels: list[Level]) -> tuple[Level, ...]:
     """Keep each level once; 1, 1.0 and true are three levels, though Python calls them equal."""
     return tuple({(type(level), level): level for level in levels}.values())
 
 
-def counts(name: str, value: Any) -> list[Level]:
-    """Read counts of nodes, ranks or NICs: from 1 on."""
-    if name == "nics" and any(isinstance(each, str) and each[:1].isalpha() for each in listed(value)):
-        raise not_yet("a set of NICs by name", "write how many, such as nics = [1, 2]; the site says which")
-    levels = numbers(value)
-    if bad := [each for each in levels if not 1 <= each <= _MOST]:
-        raise refused(bad[0], f"write a whole number from 1 to {_MOST}")
-    return list(levels)
+def counts(name: str) -> Parse:
+    """Make a reader of counts, of nodes, ranks or NICs: from 1 on."""
+
+    def read(value: Any) -> Sequence[Level]:
+        if name == "nics" and isinstance(value, str) and value[:1].isalpha():
+            raise not_yet("a set of NICs by name", "write how many, such as nics = [1, 2]; the site says which")
+        levels = numbers(value)
+        if bad := [each for each in levels if not 1 <= each <= _MOST]:
+            raise refused(bad[0], f"write a whole number from 1 to {_MOST}")
+        return levels
+
+    return every(read)
 
 
 def _sharp(level: Any) -> Level:
@@ -101,26 +110,40 @@ def own_level(level: Any) -> Level:
 
 
 def typed(parameter: Parameter) -> Parse:
-    """Read the levels of a benchmark's parameter as its kind, within its bounds."""
-    read = {bool: each_of(_truth), str: each_of(_text), int: _whole, float: _real}[parameter.kind]
+    """Make a reader of a benchmark's parameter: levels of its kind, within its bounds."""
+    read = _KINDS[parameter.kind]
 
-    def parse(value: Any) -> list[Level]:
+    def check(value: Any) -> Sequence[Level]:
         levels = read(value)
         for level in levels:
             if parameter.choices and level not in parameter.choices:
-                choices = [str(each) for each in parameter.choices]
-                raise refused(level, suggestion(str(level), choices))
+                raise refused(level, suggestion(str(level), [str(each) for each in parameter.choices]))
             if parameter.minimum is not None and not isinstance(level, str) and level < parameter.minimum:
                 raise refused(level, f"at least {parameter.minimum:g}")
         return levels
 
-    return parse
+    return every(check)
 
 
-def _truth(level: Any) -> Level:
-    if not isinstance(level, bool):
-        raise refused(level, "write true or false")
-    return level
+def _truth(value: Any) -> Sequence[Level]:
+    if not isinstance(value, bool):
+        raise refused(value, "write true or false")
+    return (value,)
+
+
+def _whole(value: Any) -> Sequence[Level]:
+    """Read whole numbers; unlike a notation, a plain number may be negative."""
+    if isinstance(value, int) and not isinstance(value, bool) and -LARGEST <= value < 0:
+        return (value,)
+    return numbers(value)
+
+
+def _real(value: Any) -> Sequence[Level]:
+    if not isinstance(value, float):
+        return [float(each) for each in _whole(value)]
+    if not math.isfinite(value):
+        raise refused(value, "write a finite number")
+    return (value,)
 
 
 def _text(level: Any) -> Level:
@@ -129,19 +152,9 @@ def _text(level: Any) -> Level:
     return level
 
 
-def _whole(value: Any) -> list[Level]:
-    """Read whole numbers; unlike a notation, a plain number may be negative."""
-    levels: list[Level] = []
-    for each in listed(value):
-        plain = isinstance(each, int) and not isinstance(each, bool) and -LARGEST <= each < 0
-        levels += [each] if plain else numbers(each)
-    return levels
-
-
-def _real(value: Any) -> list[Level]:
-    levels: list[Level] = []
-    for each in listed(value):
-        if isinstance(each, float) and not math.isfinite(each):
-            raise refused(each, "write a finite number")
-        levels += [each] if isinstance(each, float) else map(float, _whole(each))
-    return levels
+_KINDS: Mapping[type, Callable[[Any], Sequence[Level]]] = {
+    bool: _truth,
+    int: _whole,
+    float: _real,
+    str: lambda value: (_text(value),),
+}
