@@ -13,7 +13,8 @@ from uuid import uuid4
 from archive.layout import TEMPORARY
 from schemas.errors import ArchiveError
 
-_TRANSIENT = frozenset({errno.EAGAIN, errno.EINTR, errno.ESTALE})
+_TRANSIENT = frozenset({errno.EAGAIN, errno.EINTR, errno.ENOENT, errno.ESTALE})
+"""ENOENT: somebody removed the folder while it was empty, or took our temporary for that of a dead writer."""
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _DENIED = frozenset({errno.EACCES, errno.EPERM})
@@ -107,15 +108,12 @@ def _words(archive: Path, error: OSError) -> str:
 
 
 def _patiently(folder: Path, act: Callable[[], None]) -> None:
-    """Act, then make the folder's names durable; again after errors that pass, a few times."""
+    """Make the folder, act in it, and make its names durable; again after errors that pass, a few times."""
     for left in reversed(range(_TRIES)):
         try:
+            make_folder(folder)
             act()
             sync_folder(folder)
-        except FileNotFoundError:
-            if not left:
-                raise
-            make_folder(folder)  # new, or somebody removed it while it was empty
         except OSError as error:
             if not left or error.errno not in _TRANSIENT:
                 raise

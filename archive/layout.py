@@ -130,7 +130,7 @@ def parse_name(path: Path) -> Part | None:
     if folder == RECORDS:
         return _parse_sealed(path, RECORDS, path.name)
     table = path.parent.parent.name
-    if folder.startswith("month=") and table != RECORDS and _TABLE.fullmatch(table):
+    if folder.startswith("month=") and table not in {OPEN, RECORDS} and _TABLE.fullmatch(table):
         part = _parse_sealed(path, table, path.name)
         return part if part and not part.tombstone and folder == f"month={month(part.run)}" else None
     return None

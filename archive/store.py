@@ -61,8 +61,8 @@ class Writer:
         """
         if not any(rows.values()):
             return
-        self.merge()
         nested = physical.nest(rows)
+        self.merge()
         data = physical.append_bytes(nested, self._marks)
         part = layout.open_part(self._archive, self._run, self._next, self._next, version=arrow.VERSION)
         named_at = self._put(part, data)
@@ -194,7 +194,7 @@ def _last_open(parts: Sequence[Part]) -> list[Part]:
 
 
 def _groups(found: layout.Live) -> Iterator[list[Part]]:
-    """Find what is sealed together: neighbours of one schema version, not too large; none that is sealed already."""
+    """Find what is sealed together: neighbours of one schema version, not too large, not all of them sealed already."""
     group: list[Part] = []
     size = 0
     for part in sorted((*found.sealed, *found.open), key=lambda part: part.first):
@@ -208,7 +208,7 @@ def _groups(found: layout.Live) -> Iterator[list[Part]]:
 
 
 def _unsealed(group: list[Part]) -> Iterator[list[Part]]:
-    if group and not (len(group) == 1 and group[0].table is not None):
+    if any(part.table is None for part in group):
         yield group
 
 

@@ -27,7 +27,8 @@ def trial(run_id: str) -> RowsOf:
     """The rows of one attempt by its number: the attempt, its measurements in no order, its output."""
 
     def rows(number: int, run: str = run_id) -> dict[str, list[dict[str, object]]]:
-        ids: dict[str, object] = {"run": run, "attempt_id": UUID(int=number), "trial_id": UUID(int=number % 7)}
+        attempt: dict[str, object] = {"run": run, "attempt_id": UUID(int=number)}
+        ids = {**attempt, "trial_id": UUID(int=number % 7)}
         core: dict[str, object] = {"benchmark": "imb", "operation": "allreduce", "nodes": 4 - number % 3, "nics": None}
         start = START + dt.timedelta(seconds=number)
         measured = [
@@ -42,9 +43,9 @@ def trial(run_id: str) -> RowsOf:
             }
             for size in SIZES
         ]
-        attempt = {**ids, **core, "start": start, "outcome": "ok", "factors": {"env.X": "1"}, "sizes": list(SIZES)}
-        output = {**ids, "role": "ranks", "stream": "stdout", "text": "a line\n" * 20, "stamps": [0.25, 0.5]}
-        return {"attempts": [attempt], "measurements": measured, "outputs": [output]}
+        tried = {**ids, **core, "start": start, "outcome": "ok", "factors": {"env.X": "1"}, "sizes": list(SIZES)}
+        output = {**attempt, "role": "ranks", "stream": "stdout", "text": "a line\n" * 20, "stamps": [0.25, 0.5]}
+        return {"attempts": [tried], "measurements": measured, "outputs": [output]}
 
     return rows
 
