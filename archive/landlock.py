@@ -79,13 +79,17 @@ def _enter(libc: ctypes.CDLL, version: int, rights: int, archive: Path, temporar
         os.close(ruleset)
 
 
+_LATE = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/proc/self/cgroup", "/proc/meminfo", "/sys/fs/cgroup")
+"""Compiled modules load their libraries late, and DuckDB asks how much memory it may have."""
+
+
 def _program() -> set[Path]:
     """Folders of Python, of our own code and of the time zones, as far as they exist."""
     places = sysconfig.get_paths()
     names = {places[each] for each in ("stdlib", "platstdlib", "purelib", "platlib")} | set(zoneinfo.TZPATH)
     home = Path(__file__).parent.parent
     ours = (home / room for room in ("archive", "schemas", "sweep", "tasks"))
-    return {path for path in (*map(Path, names), *ours) if path.is_dir()}
+    return {path for path in (*map(Path, names), *ours, *map(Path, _LATE)) if path.exists()}
 
 
 def _allow(libc: ctypes.CDLL, ruleset: int, path: Path, rights: int) -> None:

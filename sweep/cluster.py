@@ -45,7 +45,7 @@ class RayExecutor:
         ray.cloudpickle.register_pickle_by_value(pipe)  # type: ignore[no-untyped-call]  # Ray has few types
         self._sent = ray.put(self._script)
         alive = sorted(
-            (each for each in ray.nodes() if each["Alive"]), key=lambda each: str(each["NodeManagerAddress"])
+            (each for each in _nodes() if each["Alive"]), key=lambda each: str(each["NodeManagerAddress"])
         )
         if not alive:
             raise SiteError("the Ray cluster has no live node; start one with `ray start`")

@@ -13,10 +13,10 @@ from typing import Literal
 
 from schemas.plan import Inventory
 from schemas.spec import Spec
-from sweep.site import load_site
+from sweep.listing import emit
 from sweep.look import take
 from sweep.place import archive_folder
-from sweep.listing import emit
+from sweep.site import load_site
 from tasks import benchmarks
 from tasks.executor import InlineExecutor
 

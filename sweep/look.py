@@ -9,19 +9,19 @@ from collections import Counter
 from pathlib import Path
 
 import typer
-from archive.where import keep
 
+from archive.where import keep
 from schemas.plan import Inventory, Plan, Trial
 from schemas.spec import Spec
 from sweep import load
 from sweep.cost import estimate
 from sweep.expand import expand, point_id
 from sweep.inventory import from_toml, to_toml
+from sweep.listing import emit
 from sweep.notes import describe, sizes, span
 from sweep.rows import redacted, text
 from sweep.site import load_site
 from sweep.survey import survey
-from sweep.listing import emit
 from tasks import benchmarks
 from tasks.executor import Executor, InlineExecutor
 

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
-from archive.where import keep
 from rich.console import Console
 
 import archive
 from archive.store import Writer
+from archive.where import keep
 from schemas.errors import Interrupted, Stopped, SweepError
 from schemas.identity import hash_id
 from schemas.plan import Inventory, Plan
