@@ -1,0 +1,174 @@
+"""mpi4py's own benchmarks, `python -m mpi4py.bench`: the portable ones where IMB does not exist.
+
+Read in its source (mpi4py 4.1, src/mpi4py/bench.py) and seen in genuine outputs; see docs/benchmarks/mpi4py.md.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+
+from schemas.attempt import Launch, Line, Measurement, Output, Parsed, Role
+from schemas.errors import ParseError, Problem
+from schemas.plan import Node, Trial
+from schemas.spec import Level
+from tasks.benchmarks import Operation, Parameter, asked
+from tasks.semantics import payload_bytes
+from tasks.text import peel
+
+summary = "mpi4py.bench: ping-pong and ring in Python, wherever mpi4py is installed"
+revision = 1
+parser_revision = 1
+programs: Mapping[str, tuple[str, ...]] = {"python3": ("-c", "import mpi4py; print('mpi4py', mpi4py.__version__)")}
+proofs: Mapping[str, str] = {"python3": r"^mpi4py \d"}
+install = "pip install 'fabric-sweep[mpi]' into an environment of its own, and name its bin folder in [launch] path"
+
+operations: Mapping[str, Operation] = {
+    "pingpong": Operation("pingpong", "latency and bandwidth between two ranks, half a round trip", max_ranks=2),
+    "ringtest": Operation("ringtest", "a message once around the ring of all ranks"),
+}
+
+parameters = (
+    Parameter("iterations", int, 1000, "repetitions of each message size, the same for all sizes", minimum=1),
+    Parameter("warmup", int, 100, "repetitions before each size that are not counted", minimum=0),
+    Parameter(
+        "array", str, "none", "what a ping-pong sends: bytearray or an array", ("none", "numpy", "cupy", "numba")
+    ),
+)
+
+_LARGEST = 2**32
+"""The largest size that pingpong knows; it measures powers of two."""
+
+
+def check(operation: str, parameters: Mapping[str, Level], factors: Collection[str]) -> tuple[Problem, ...]:
+    """Nothing beyond what the parameters' own declarations say."""
+    return ()
+
+
+def needs(operation: str, parameters: Mapping[str, Level]) -> tuple[str, ...]:
+    """The Python that has mpi4py."""
+    return tuple(programs)
+
+
+def refuses(operation: str, size: int | None, ranks: int, parameters: Mapping[str, Level]) -> str | None:
+    """Why mpi4py.bench would measure something else, or nothing."""
+    each = operations[operation]
+    if ranks < each.min_ranks:
+        return f"{each.tool} needs at least {each.min_ranks} ranks, and gets {ranks}"
+    if each.max_ranks is not None and ranks > each.max_ranks:
+        return f"{each.tool} uses {each.max_ranks} ranks, and would leave {ranks - each.max_ranks} idle"
+    if size is None:
+        return f"{each.tool} needs a message_size"
+    if operation == "pingpong" and (not 1 <= size <= _LARGEST or size & (size - 1)):
+        return f"{each.tool} measures powers of two from 1 to {_LARGEST} bytes, and {size} is none"
+    return f"{each.tool} sends at least 1 byte" if size < 1 else None
+
+
+def batches(
+    operation: str, sizes: tuple[int | None, ...], parameters: Mapping[str, Level]
+) -> tuple[tuple[int | None, ...], ...]:
+    """One launch for each range of powers of two; the ring measures one size per launch."""
+    found: list[list[int | None]] = []
+    for size in sizes:
+        last = found[-1][-1] if found else None
+        if operation == "pingpong" and size is not None and last is not None and size == 2 * last:
+            found[-1].append(size)
+        else:
+            found.append([size])
+    return tuple(map(tuple, found))
+
+
+def launch(trial: Trial, nodes: Sequence[Node]) -> Launch:
+    """One mpi4py.bench over all ranks, with the same repetitions for all sizes."""
+    question = asked(trial)
+    sizes = [size for size in question.sizes if size is not None]
+    loop, skip = str(question.parameters["iterations"]), str(question.parameters["warmup"])
+    words: tuple[str, ...]
+    if question.operation == "ringtest":
+        words = ("-n", str(sizes[0]), "-l", loop, "-s", skip)
+    else:  # beyond some sizes it would repeat less
+        words = (
+            *("-m", str(sizes[0]), "-n", str(sizes[-1]), "-a", str(question.parameters["array"])),
+            *("-l", loop, "--loop-large", loop, "--loop-huge", loop),
+            *("-s", skip, "--skip-large", skip, "--skip-huge", skip),
+        )
+    argv = ("python3", "-m", "mpi4py.bench", question.operation, *words)
+    return Launch((Role("ranks", argv, ranks=question.ranks, nodes=tuple(range(question.nodes))),), question)
+
+
+_HEADER = re.compile(r"# Size \[B\]\s+Bandwidth \[MB/s\] \| Time Mean \[s\] \S+ StdDev \[s\]\s+Samples")
+_ROW = re.compile(r"\s*(\d+)\s+(\d+\.\d\d) \| (\d\.\d{7}e[+-]\d\d) \S+ (\d\.\d{4}e[+-]\d\d)\s+(\d+)\s*")
+_CANDIDATE = re.compile(r"\s*\d+\s")
+_RING = re.compile(r"time for (\d+) loops = (\S+) seconds \((\d+) processes, (\d+) bytes\)")
+_ALONE = "each rank ran alone: mpiexec and mpi4py use different MPI libraries"
+
+
+def parse(output: Output) -> Parsed:
+    """The rows of the one table or ring that was asked for."""
+    lines = peel(output.lines("stdout"))
+    if lines and any(stream.truncated for stream in output.streams if stream.stream == "stdout"):
+        lines.pop()
+    read = _read_ring if output.asked.operation == "ringtest" else _read_table
+    rows, failure = read(lines, output)
+    seen = {each.message_size for each in rows}
+    missing = tuple(size for size in output.asked.sizes if size not in seen)
+    return Parsed(tuple(rows), missing=missing, failure=failure)
+
+
+def _read_table(lines: Sequence[Line], output: Output) -> tuple[list[Measurement], str]:
+    headers = [number for number, line in enumerate(lines, 1) if _HEADER.fullmatch(line.text.strip())]
+    if not headers:
+        raise ParseError("no table of mpi4py.bench pingpong" if lines else "mpi4py.bench printed nothing")
+    if len(headers) > 1:
+        return [], _ALONE  # each rank prints a table of its own
+    rows: list[Measurement] = []
+    sizes, begin, broken = iter(output.asked.sizes), 0.0, 0
+    for number, line in enumerate(lines[headers[0] :], headers[0] + 1):
+        if not (match := _ROW.fullmatch(line.text)):
+            broken = broken or (number if _CANDIDATE.match(line.text) else 0)
+            continue
+        if broken:  # only the end of a cut output may be a broken row
+            raise ParseError("not a row of mpi4py.bench pingpong", broken, lines[broken - 1].text)
+        size = int(match[1])
+        if size not in sizes:  # consumes the asked sizes up to this one: each comes once, in the order asked
+            raise ParseError(f"size {size} was not asked, or comes twice or out of turn", number, line.text)
+        rows += _measure(match, output, begin, line.t, number)
+        begin = line.t
+    return rows, ""
+
+
+def _measure(match: re.Match[str], output: Output, begin: float, end: float, number: int) -> list[Measurement]:
+    """Bandwidth, mean and deviation of one row."""
+    size, samples = int(match[1]), int(match[5])
+    bandwidth, mean, deviation = float(match[2]), float(match[3]), float(match[4])
+    if samples != output.asked.parameters.get("iterations", samples):
+        raise ParseError(f"{samples} samples, where {output.asked.parameters['iterations']} were asked", number)
+    if mean > 0 and abs(bandwidth - size / mean / 1e6) > 0.01 + bandwidth * 1e-6:
+        raise ParseError("bandwidth is not size / time", number, match[0])
+    payload = payload_bytes("mpi4py", "pingpong", size, output.asked.ranks)
+    return [
+        Measurement(metric, value, unit, size, payload, "", begin, end, samples)
+        for metric, value, unit in (
+            ("bandwidth", bandwidth / 1e3, "GB/s"),
+            ("time", mean * 1e6, "us"),
+            ("time_stdev", deviation * 1e6, "us"),
+        )
+    ]
+
+
+def _read_ring(lines: Sequence[Line], output: Output) -> tuple[list[Measurement], str]:
+    found = [(line, match) for line in lines if (match := _RING.fullmatch(line.text.strip()))]
+    if not found:
+        raise ParseError("no line of mpi4py.bench ringtest" if lines else "mpi4py.bench printed nothing")
+    line, match = found[0]
+    loops, ranks, size = int(match[1]), int(match[3]), int(match[4])
+    if ranks != output.asked.ranks:
+        return [], _ALONE
+    if len(found) > 1 or size not in output.asked.sizes or loops != output.asked.parameters.get("iterations", loops):
+        raise ParseError("not the one ring that was asked for", text=line.text)
+    try:
+        time = float(match[2]) / loops * 1e6
+    except ValueError:
+        raise ParseError("no time", text=line.text) from None
+    payload = payload_bytes("mpi4py", "ringtest", size, ranks)
+    return [Measurement("time", time, "us", size, payload, "", 0.0, line.t, loops)], ""
