@@ -149,16 +149,12 @@ def parse(output: Output) -> Parsed:
 
 def _parsed(found: Sequence[Measurement], metrics: Sequence[Declared], question: Asked, *, well: bool) -> Parsed:
     """The rows, the sizes for which a declared metric is missing, and which metric never appeared at all."""
-    have = {(each.metric, each.message_size) for each in found}
-    names = {name for name, _ in have}
-    wanted = [each.metric for each in metrics]
-    missing = tuple(
-        size
-        for size in question.sizes
-        if not all((name in names) if size is None else ((name, size) in have) for name in wanted)
-        or not (wanted or any(size in (None, each) for _, each in have))
-    )
-    never = [each for each in metrics if each.metric not in names]
+    seen: dict[str, set[int | None]] = {}
+    for each in found:
+        seen.setdefault(each.metric, {None}).add(each.message_size)
+    wanted = [seen.get(each.metric, set()) for each in metrics] if metrics else [set().union(*seen.values())]
+    missing = tuple(size for size in question.sizes if not all(size in sizes for sizes in wanted))
+    never = [each for each in metrics if each.metric not in seen]
     failure = (
         f"{never[0].metric} never appeared: no line matches {never[0].expression.pattern}" if never and well else ""
     )

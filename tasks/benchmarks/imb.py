@@ -69,8 +69,10 @@ parameters = (
 _REDUCTIONS = frozenset({"allreduce", "reduce", "reduce_local", "reduce_scatter", "reduce_scatter_block"})
 _ELEMENT = {operation: 4 if operation in _REDUCTIONS else 1 for operation in operations}
 """Bytes of an element, MPI_FLOAT or MPI_BYTE; IMB rounds other sizes up, silently."""
-_LARGEST = 2**31 - 1
-"""IMB holds sizes and element counts in a C int."""
+_LARGEST = 2**30
+"""The most that -msglog lets through; IMB cuts larger sizes down to its limit, 4 MiB by default, silently."""
+_COUNT = 2**31 - 1
+"""IMB counts the elements of a buffer in a C int."""
 _WHOLE_SEND = frozenset({"reduce_scatter", "reduce_scatter_block", "scatter", "scatterv", "alltoall", "alltoallv"})
 _WHOLE_RECEIVE = frozenset({"allgather", "allgatherv", "gather", "gatherv", "alltoall", "alltoallv"})
 
@@ -103,8 +105,10 @@ def _refuses_size(operation: str, size: int, ranks: int, parameters: Mapping[str
         return f"{operations[operation].tool} adds floats, and {size} is no multiple of {element} bytes"
     send = max(size, 4) * (2 if operation == "exchange" else ranks if operation in _WHOLE_SEND else 1)
     receive = max(size, 4) * (ranks if operation in _WHOLE_RECEIVE else 1)
-    if size > _LARGEST or max(send, receive) // element > _LARGEST:
-        return f"{size} bytes on {ranks} ranks are more than the {_LARGEST} elements that IMB can count"
+    if size > _LARGEST:
+        return f"IMB measures up to {_LARGEST} bytes, and {size} is more"
+    if max(send, receive) // element > _COUNT:
+        return f"{size} bytes on {ranks} ranks are more elements than IMB can count ({_COUNT})"
     gibibytes = (send + receive) / 2**30
     if gibibytes > float(parameters["memory"]):
         return f"{size} bytes need {gibibytes:.1f} GiB of buffers per rank; imb.memory allows {parameters['memory']:g}"
@@ -130,7 +134,7 @@ def launch(trial: Trial, nodes: Sequence[Node]) -> Launch:
         *("-warm_up", "on" if question.parameters["warmup"] else "off"),
         *("-mem", f"{question.parameters['memory']:g}"),
         *("-time", "1000000"),  # seconds per size: our own time-out is the limit
-        *(("-msglen", "{files}/sizes") if sizes else ()),
+        *(("-msglog", "0:30", "-msglen", "{files}/sizes") if sizes else ()),
     )
     role = Role("ranks", argv, ranks=question.ranks, nodes=tuple(range(question.nodes)))
     return Launch((role,), question, {"sizes": "\n".join(sizes) + "\n"} if sizes else {})
