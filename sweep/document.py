@@ -25,7 +25,7 @@ class Document:
 
     def __init__(self, path: Path, environ: Mapping[str, str], text: str, data: Mapping[str, Any]) -> None:
         self.source = str(path)
-        self.folder = path.absolute().parent
+        self.path = path.absolute()
         self.environ = environ
         self.text = text
         self.data = data
@@ -51,7 +51,7 @@ class Document:
         """
         if text == "~" or text.startswith("~/"):
             return os.path.normpath(home(self.environ) / text[2:])
-        return os.path.normpath(self.folder / text)
+        return os.path.normpath(self.path.parent / text)
 
     def wrong(self, key: Key, what: str, remedy: str = "") -> None:
         """Note a problem at a key, as `file:line: key: what; remedy`."""
@@ -65,14 +65,17 @@ def read(path: Path, kind: str, environ: Mapping[str, str]) -> Document:
 
     `kind` is the word for it in errors: "spec", "site file", "inventory". HOME in `environ` is what ~ means.
     """
-    source = str(path)
-    text = _text(path, kind)
+    return parse(path, _text(path, kind), environ)
+
+
+def parse(path: Path, text: str, environ: Mapping[str, str]) -> Document:
+    """Parse the text of a TOML file that is, or was, at `path`; InputError of one line if it is not TOML."""
     try:
         data = tomllib.loads(text)
     except RecursionError:
-        raise InputError(Problem(source, "not valid TOML: nested too deeply")) from None
+        raise InputError(Problem(str(path), "not valid TOML: nested too deeply")) from None
     except ValueError as error:  # TOMLDecodeError is one; so is Python's limit on digits
-        raise InputError(_syntax(source, text, str(error))) from None
+        raise InputError(_syntax(str(path), text, str(error))) from None
     return Document(path, environ, text, data)
 
 

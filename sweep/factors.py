@@ -21,7 +21,7 @@ RUN_KEYS = tuple(each.name for each in fields(RunPolicy))
 
 _NAMES = tuple(name for name in CORE_FACTORS if name != "operation")
 _TABLES = ("run", "launch", "fabric", "levels", "include")
-_PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_PLACEHOLDER = re.compile(r"(?<!\{)\{([A-Za-z_][A-Za-z0-9_]*)\}(?!\})")  # {{name}} is the text itself
 
 
 class Catalogue(Protocol):
@@ -59,7 +59,9 @@ def read_factors(top: Table, catalogue: Catalogue, own: Collection[str]) -> Fact
     if table is None:
         return Factors({}, tuple(read))
     if "benchmark" not in tables[0]:
-        table.wrong("benchmark", "is missing", f'write benchmark = "…"; {suggestion("", catalogue.names())}')
+        table.wrong(
+            "benchmark", "is missing", f'write benchmark = "MODULE.OPERATION", of: {", ".join(catalogue.names())}'
+        )
     for each, flat in zip(include, tables[1:], strict=True):
         if not flat:
             each.document.wrong(each.key, "names no factor", "name at least one, or remove it")

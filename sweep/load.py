@@ -12,7 +12,7 @@ from schemas.notation import LARGEST, parse_duration, parse_duration_range, pars
 from schemas.spec import CORE_FACTORS, DEFAULTS, Repeats, Retry, RunPolicy, Spec
 from sweep import site as sites
 from sweep import ways
-from sweep.document import read
+from sweep.document import Document, parse, read
 from sweep.factors import RUN_KEYS, Catalogue, Factors, read_factors
 from sweep.table import Table, not_yet, refused, suggestion
 from tasks import benchmarks
@@ -29,25 +29,36 @@ def load(
     ~/.config/fabric-sweep/site.toml are looked at. The site's tables in the spec win, key by key. `catalogue` is
     what there is of benchmarks, by default `tasks.benchmarks`.
     """
-    catalogue = benchmarks if catalogue is None else catalogue
-    families = sites.families(catalogue.names())
     document = read(path, "spec", environ)
     problems: list[Problem] = []
-    below, text, source = sites.Given(), "", ""
+    other: Document | None = None
     try:
         if (found := sites.find(site, environ)) is not None:
             other = read(found, "site file", environ)
-            below, text, source = sites.read_file(other, families), other.text, other.source
-            problems += other.problems
     except InputError as error:
-        problems += error.problems
+        problems += error.problems  # told together with those of the spec
+    return _spec(document, other, problems, benchmarks if catalogue is None else catalogue)
+
+
+def reload(spec: tuple[str, str], site: tuple[str, str] | None, environ: Mapping[str, str]) -> Spec:
+    """Load a spec again from what an archive holds of it and its site: (path, text) of each.
+
+    InputError with every problem, as when a newer version of ours does not know a key any more.
+    """
+    document = parse(Path(spec[0]), spec[1], environ)
+    other = parse(Path(site[0]), site[1], environ) if site is not None else None
+    return _spec(document, other, [], benchmarks)
+
+
+def _spec(document: Document, other: Document | None, problems: list[Problem], catalogue: Catalogue) -> Spec:
+    families = sites.families(catalogue.names())
     top = Table(document, (), document.data)
-    given = sites.read_tables(top, families)
-    merged = sites.build([below, given], text, source)
+    below = sites.Given() if other is None else sites.read_file(other, families)
+    merged = sites.build([below, sites.read_tables(top, families)], other)
     factors = read_factors(top, catalogue, merged.levels)
     spec = Spec(
-        name=top.text("name") or path.stem,
-        description=top.parsed("description", _description) or "",
+        name=top.text("name") or document.path.stem,
+        description=top.text("description", empty=True) or "",
         tags=top.texts("tags") or (),
         where=top.text("where"),
         factors=factors.levels,
@@ -55,18 +66,12 @@ def load(
         run=_run(top.table("run"), factors),
         site=merged,
         text=document.text,
-        source=document.source,
+        source=str(document.path),
     )
     top.finish(_homes(factors))
-    if problems := [*document.problems, *problems]:
+    if problems := [*document.problems, *problems, *(other.problems if other is not None else ())]:
         raise InputError(problems)
     return spec
-
-
-def _description(value: object) -> str:
-    if not isinstance(value, str):
-        raise refused(value, "write a text in quotes")
-    return value
 
 
 def _homes(factors: Factors) -> dict[str, str]:

@@ -43,7 +43,7 @@ def load_site(site: Path | None, environ: Mapping[str, str]) -> Site:
     given = read_file(document, families())
     if document.problems:
         raise InputError(document.problems)
-    return build([given], document.text, document.source)
+    return build([given], document)
 
 
 def find(site: Path | None, environ: Mapping[str, str]) -> Path | None:
@@ -92,8 +92,8 @@ def read_tables(top: Table, families: Collection[str]) -> Given:
     return Given(site, way, _fabric(top.table("fabric")), {} if levels is None else ways.read_levels(levels, families))
 
 
-def build(given: Iterable[Given], text: str, source: str) -> Site:
-    """Merge what several files say into one site, a later one winning key by key."""
+def build(given: Iterable[Given], document: Document | None) -> Site:
+    """Merge what several files say into one site, a later one winning key by key; `document` is the site file."""
     site: dict[str, Any] = {}
     way: ways.Given = {}
     fabric: dict[str, Any] = {}
@@ -110,8 +110,8 @@ def build(given: Iterable[Given], text: str, source: str) -> Site:
         way=Way(**way),
         fabric=Fabric(**fabric),
         levels={factor: {level: Way(**each) for level, each in known.items()} for factor, known in levels.items()},
-        text=text,
-        source=source,
+        text="" if document is None else document.text,
+        source="" if document is None else str(document.path),
     )
 
 

@@ -61,8 +61,8 @@ class Table:
             return None
 
     def text(self, key: str, *, empty: bool = False) -> str | None:
-        """Take a text; an empty one only if `empty`."""
-        return self.parsed(key, lambda value: "" if empty and value == "" else _as_text(value))
+        """Take a text; an empty or blank one only if `empty`."""
+        return self.parsed(key, lambda value: value if empty and isinstance(value, str) else _as_text(value))
 
     def required(self, key: str, remedy: str) -> str:
         """Take a text that must be there; a problem and an empty text where it is not."""

@@ -104,6 +104,8 @@ def _read_factor(factor: str, table: Table) -> dict[str, Given]:
         return {}
     ways: dict[str, Given] = {}
     for level in table.left():
+        if factor == "stack" and level == "default":
+            table.wrong(level, "`default` is what no stack is called", "use [launch] for it, or choose another name")
         if (each := table.table(level)) is not None:
             ways[_level(factor, level)] = _read_level(factor, each)
     return ways

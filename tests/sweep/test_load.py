@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from schemas.errors import InputError, Problem
 from schemas.spec import Quarantine, Repeats, Retry, RunPolicy, Site, Spec, Way
-from sweep.load import load
+from sweep.load import load, reload
 from sweep.site import load_site
 from sweep.table import words
 from tasks.benchmarks import Benchmark, Operation, Parameter
@@ -180,7 +180,7 @@ def test_the_question_of_the_design_arrives_whole() -> None:
     assert spec.include == ({"nodes": (3,), "nics": (2,)},)
     assert spec.run == RunPolicy(repeats=Repeats(3, 3), retry=Retry(4, 2.0, 60.0), quarantine=Quarantine(3, 10))
     assert spec.text == without(QUESTION, "quarantine")
-    assert spec.source == "spec.toml"
+    assert spec.source == str(Path.cwd() / "spec.toml")
 
 
 def test_the_cluster_of_the_design_arrives_whole() -> None:
@@ -198,7 +198,7 @@ def test_the_cluster_of_the_design_arrives_whole() -> None:
         },
         "sharp": {"on": Way(env={"SHARP_COLL_ENABLE_SAT": "1"})},
     }
-    assert site.source == "site.toml"
+    assert site.source == str(Path.cwd() / "site.toml")
 
 
 def test_what_is_not_built_of_the_designs_examples_is_refused_with_not_yet_and_nothing_else_is() -> None:
@@ -586,6 +586,17 @@ env = {{ B = "above" }}
 
 def test_an_empty_list_in_the_spec_takes_the_sites_away() -> None:
     assert read(f"{MINIMAL}[launch]\nargs = []\n", '[launch]\nargs = ["x"]\n').site.way.args == ()
+
+
+def test_an_archived_spec_loads_again_from_anywhere_as_it_was(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("spec.toml").write_text('[factors]\nbenchmark = "imb.pingpong"\n[launch]\npath = ["bin", "~/bin"]\n')
+    Path("site.toml").write_text('[levels.stack.x]\npath = ["../y"]\n')
+    environ = {"HOME": str(folder)}
+    spec = load(Path("spec.toml"), environ=environ)
+    (folder / "elsewhere").mkdir()
+    monkeypatch.chdir(folder / "elsewhere")
+    assert reload((spec.source, spec.text), (spec.site.source, spec.site.text), environ) == spec
+    assert reload((spec.source, spec.text), None, environ).site.levels == {}
 
 
 # --- files ---
