@@ -18,7 +18,7 @@ from sweep.cost import estimate
 from sweep.expand import expand, point_id
 from sweep.inventory import from_toml, to_toml
 from sweep.listing import emit
-from sweep.notes import describe, sizes, span
+from sweep.notes import constants, describe, sizes, span
 from sweep.rows import redacted, text
 from sweep.site import load_site
 from sweep.survey import survey
@@ -88,7 +88,7 @@ def print_summary(plan: Plan, have: Inventory) -> None:
         typer.echo("\nunsupported here (each becomes a row with that outcome, and is not launched):")
         for reason, count in refused.most_common():
             first = next(trial for trial in plan.trials if trial.unsupported == reason)
-            typer.echo(f"  {count} trials, e.g. {describe(first)}: {reason}")
+            typer.echo(f"  {count} trials, e.g. {describe(first, constants(plan))}: {reason}")
 
 
 def _paired(plan: Plan) -> list[str]:

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from schemas.notation import format_number
-from schemas.plan import Trial
+from schemas.plan import Plan, Trial
 from sweep.rows import text
 
 
-def describe(trial: Trial) -> str:
-    """`imb.allreduce ranks_per_node=2 1..4M #3`: what a trial is, in one line."""
+def describe(trial: Trial, constant: Collection[str] = ()) -> str:
+    """`imb.allreduce ranks_per_node=2 4..4M #3`: what a trial is, in one line, without the factors of one level."""
     combination = trial.combination
     own = f"{combination.benchmark}."
-    factors = [f"{name.removeprefix(own)}={text(level)}" for name, level in combination.factors.items()]
-    return " ".join([f"{own}{combination.operation}", *factors, sizes(trial.sizes), f"#{trial.repeat + 1}"]).replace(
-        "  ", " "
+    factors = [
+        f"{name.removeprefix(own)}={text(level)}" for name, level in combination.factors.items() if name not in constant
+    ]
+    return " ".join(
+        filter(None, [f"{own}{combination.operation}", *factors, sizes(trial.sizes), f"#{trial.repeat + 1}"])
     )
+
+
+def constants(plan: Plan) -> frozenset[str]:
+    """The factors that have one level in all of a plan."""
+    included = {name for each in plan.spec.include for name in each}
+    return frozenset(name for name, levels in plan.spec.factors.items() if len(levels) == 1 and name not in included)
 
 
 def sizes(asked: tuple[int | None, ...]) -> str:

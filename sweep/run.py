@@ -66,7 +66,8 @@ def resume_run(run: str, folder: Path | None, address: str | None, kind: str | N
     """The rest of a run, its plan minus what the archive has, to its exit code."""
     opened = archive.open(archive_folder(folder))
     row = opened.run_row(opened.resolve(run))
-    spec = load.loads(str(row["spec"]), str(row["spec_path"]), str(row["site"] or ""), str(row["site_path"] or ""))
+    site = (row["site_path"], row["site"]) if row["site_path"] else None
+    spec = load.reload((row["spec_path"], row["spec"]), site, os.environ)
     who = Identity(str(row["run"]), int(str(row["stint"])) + 1)
     past = dict(pasts(opened.attempts(who.run), again=again))
     return _shown(spec, who, int(str(row["seed"])), opened.path, _executor(spec, address, kind), past)
@@ -156,10 +157,10 @@ def _run_row(who: Identity, spec: Spec, plan: Plan) -> dict[str, object]:
         "tags": list(spec.tags),
         "cluster": spec.site.cluster,
         "spec": spec.text,
-        "spec_path": spec.source,
+        "spec_path": os.path.abspath(spec.source),  # noqa: PTH100 - resolve() would follow links, which differ elsewhere
         "spec_hash": hash_id({"text": spec.text}),
         "site": spec.site.text,
-        "site_path": spec.site.source,
+        "site_path": os.path.abspath(spec.site.source) if spec.site.source else "",  # noqa: PTH100
         "site_hash": hash_id({"text": spec.site.text}),
         "versions": _versions(),
         "seed": plan.seed,

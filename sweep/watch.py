@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
+from collections.abc import Collection
 
 from rich.console import Console
 from rich.progress import (
@@ -18,7 +18,7 @@ from rich.progress import (
 
 from schemas.attempt import Outcome
 from schemas.plan import Plan, Trial
-from sweep.notes import describe
+from sweep.notes import constants, describe
 from sweep.rows import Attempt
 
 
@@ -29,11 +29,12 @@ class LineWatcher:
         self._console = console
         self._total = 0
         self._done = 0
-        self._begun = time.monotonic()
+        self._constant: Collection[str] = ()
 
     def begin(self, plan: Plan, done: int) -> None:
         """Say how much there is to do."""
         self._total, self._done = len(plan.trials), done
+        self._constant = constants(plan)
         resumed = f", {done} in the archive already" if done else ""
         self.say(f"{len(plan.trials)} trials, {plan.points} points{resumed}")
 
@@ -43,7 +44,7 @@ class LineWatcher:
     def ended(self, attempt: Attempt) -> None:
         """One line: what ended, how, how long it took."""
         self._done += attempt.final and attempt.phase == "measure"
-        self.say(f"[{self._done}/{self._total}] {sentence(attempt)}")
+        self.say(f"[{self._done}/{self._total}] {sentence(attempt, self._constant)}")
 
     def say(self, text: str) -> None:
         """A plain line."""
@@ -60,6 +61,7 @@ class BarWatcher:
         self._console = console
         self._outcomes: Counter[str] = Counter()
         self._retried = 0
+        self._constant: Collection[str] = ()
         self._bar = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=None),
@@ -75,13 +77,14 @@ class BarWatcher:
 
     def begin(self, plan: Plan, done: int) -> None:
         """Draw the bar."""
+        self._constant = constants(plan)
         self._bar.update(self._task, total=len(plan.trials), completed=done)
         self._bar.start()
 
     def started(self, trial: Trial, number: int) -> None:
         """Show the current trial."""
         again = f" (attempt {number})" if number > 1 else ""
-        self._bar.update(self._task, description=f"{describe(trial)}{again}")
+        self._bar.update(self._task, description=f"{describe(trial, self._constant)}{again}")
 
     def ended(self, attempt: Attempt) -> None:
         """Count it; what did not go well stays on the screen as a line."""
@@ -91,7 +94,7 @@ class BarWatcher:
         elif attempt.phase == "measure":
             self._retried += 1
         if attempt.verdict.outcome is not Outcome.OK:
-            self.say(sentence(attempt))
+            self.say(sentence(attempt, self._constant))
         failed = sum(count for name, count in self._outcomes.items() if name not in ("ok", "unsupported"))
         self._bar.update(self._task, counts=f"failed {failed} retried {self._retried}")
 
@@ -104,9 +107,9 @@ class BarWatcher:
         self._bar.stop()
 
 
-def sentence(attempt: Attempt) -> str:
+def sentence(attempt: Attempt, constant: Collection[str] = ()) -> str:
     """What an attempt was and how it ended, in one line."""
-    parts = [describe(attempt.trial)]
+    parts = [describe(attempt.trial, constant)]
     if attempt.phase != "measure":
         parts.append(attempt.phase)
     if attempt.number > 1:
