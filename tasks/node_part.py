@@ -427,8 +427,8 @@ def search_path(folders: Iterable[str], env: Mapping[str, str]) -> str:
 
 def setup_script(lines: Iterable[str]) -> str:
     """A script for `bash -c` that runs the lines, says which one failed, and becomes the program."""
-    trap = """trap 'echo "setup failed with exit code $?: $BASH_COMMAND" >&2' ERR"""
-    return "\n".join(["set -e", trap, *lines, "trap - ERR", 'exec "$@"'])
+    trap = """trap 'echo "setup failed with exit code $?: $BASH_COMMAND" >&2' EXIT"""
+    return "\n".join(["set -e", trap, *lines, "trap - EXIT", 'exec "$@"'])
 
 
 class Attempt:
@@ -543,25 +543,27 @@ class Attempt:
             self.part.wait(lambda: self.part.childless, time.monotonic() + LINGER)
         if self.part.childless and not self.adopted:
             return  # no child, so no descendant: a subreaper's orphans become its children
-        outside = self._signal(signal.SIGTERM, signal.SIGCONT)  # what is stopped shall hear it too
-        gone = lambda: self.part.childless and not any(seen.alive for seen in outside)  # noqa: E731 - said once
-        self.part.wait(gone, time.monotonic() + self.grace, 0.02 if outside else FOREVER)
+        members = self._signal_all(signal.SIGTERM, signal.SIGCONT)  # what is stopped shall hear it too
+        self.part.wait(partial(self._gone, members), time.monotonic() + self.grace, 0.02)
         until = time.monotonic() + CONFIRM
-        while self._members():
+        while self._signal_all(signal.SIGKILL) or not self.part.childless:
             if time.monotonic() > until:
-                self.left = set(self._members())
+                self.left = set(self._members()) or {0}  # 0: a child that /proc hides from us (hidepid)
                 return
-            self._signal(signal.SIGKILL)
             self.part.pause(0.01)
 
-    def _signal(self, *numbers: int) -> list[Seen]:
-        """Signals all that is left of the attempt; returns those of them that are no descendants of ours."""
+    def _signal_all(self, *numbers: int) -> list[Seen]:
+        """Signals all that is left of the attempt, and returns it."""
         members = self._members()
         for seen in members.values():
             for number in numbers:
                 seen.send(number)
         self.signalled |= members.keys()
-        return [seen for pid, seen in members.items() if pid not in descendants([self.part.me.pid], processes())]
+        return list(members.values())
+
+    def _gone(self, members: list[Seen]) -> bool:
+        """Whether the tree is empty, and those outside it that carried our marks have ended too."""
+        return self.part.childless and not any(seen.alive for seen in members)
 
     def _members(self) -> dict[int, Seen]:
         """All living processes of the attempt: descendants, and whoever else carries our marks."""

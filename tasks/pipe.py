@@ -96,6 +96,7 @@ class NodePart:
 
     def __init__(self, requests: int, replies: int) -> None:
         self.requests, self.replies = requests, replies
+        self.pid = 0
         self.numbers = itertools.count(1)
         self.pending = b""
         self.guard = threading.Lock()
@@ -189,10 +190,12 @@ def _greet(state: Any, hello: dict[str, Any]) -> dict[str, Any]:
     """The first conversation; a node part that did not understand it is of no use."""
     full = {"op": "hello", "watch_pid": os.getppid(), "base": "watch", "folder": _folder(), **hello}
     try:
-        return _exchange(state, full)
+        greeting = _exchange(state, full)
     except RuntimeError:
         _forget(state)
         raise
+    state.node_part.pid = greeting["pid"]
+    return greeting
 
 
 def _exchange(state: Any, request: dict[str, Any]) -> dict[str, Any]:
@@ -229,10 +232,20 @@ def _forget(state: Any) -> None:
     state.node_part = None
     node_part.hang_up()
     until = time.monotonic() + _PATIENCE
-    while select.select([node_part.replies], [], [], max(0.0, until - time.monotonic()))[0]:
-        if not os.read(node_part.replies, 1 << 20):
-            break
+    while _readable(node_part.replies, until) and os.read(node_part.replies, 1 << 20):
+        continue
     os.close(node_part.replies)
+    with contextlib.suppress(OSError):  # gone already, or a kernel before 5.3
+        ended = os.pidfd_open(node_part.pid)
+        _readable(ended, until)
+        os.close(ended)
+
+
+def _readable(fd: int, until: float) -> bool:
+    """Wait for it, at most until that time; poll(2), since a driver may have thousands of files open."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return poll.poll(max(0.0, until - time.monotonic()) * 1000) != []
 
 
 def _call(path: str, request: dict[str, Any]) -> dict[str, Any]:
