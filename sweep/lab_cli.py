@@ -132,6 +132,10 @@ def _lines(found: LabStatus) -> list[str]:
     for host in found.hosts:
         addresses = "  ".join(f"{device} {ip}" for device, ip in host.addresses.items())
         lines.append(f"  {host.name:<8} {host.processes if host.alive else 'ended':>9}  {addresses}")
+    if not all(host.own_sys for host in found.lab.hosts):
+        lines.append(
+            "  /sys shows the machine's devices here, for parts of it are hidden; /proc/net/dev shows the hosts' own"
+        )
     return lines
 
 

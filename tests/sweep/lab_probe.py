@@ -24,7 +24,7 @@ def receive(address: str) -> None:
 
 def send(address: str, size: int) -> None:
     """Send that many bytes, and print the rate at which they arrived."""
-    with socket.create_connection((address, PORT), timeout=5) as connection:
+    with socket.create_connection((address, PORT), timeout=2) as connection:
         connection.settimeout(60)
         begin = time.perf_counter()
         connection.sendall(bytes(size))

@@ -345,24 +345,43 @@ def test_another_system_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) 
         lab.up(1, 1, "100mbit", "other", ray=False)
 
 
-def test_a_kernel_that_gives_no_more_namespaces_is_named(runtime: Path) -> None:
-    def leave_none() -> None:
-        group, user = os.getegid(), os.geteuid()
-        lab_namespaces.unshare(lab_namespaces.USER)
-        Path("/proc/self/setgroups").write_text("deny")
-        Path("/proc/self/uid_map").write_text(f"0 {user} 1")
-        Path("/proc/self/gid_map").write_text(f"0 {group} 1")
-        Path("/proc/sys/user/max_net_namespaces").write_text("0")
+def be_root_of_a_namespace() -> None:
+    user, group = os.geteuid(), os.getegid()
+    lab_namespaces.unshare(lab_namespaces.USER | lab_namespaces.MOUNT)
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"0 {user} 1")
+    Path("/proc/self/gid_map").write_text(f"0 {group} 1")
+
+
+def give_no_namespaces() -> None:
+    Path("/proc/sys/user/max_net_namespaces").write_text("0")
+
+
+def hide_a_part_of_proc() -> None:
+    lab_namespaces.mount("tmpfs", "/proc/fs", "tmpfs")
+
+
+@pytest.mark.parametrize(
+    ("hinder", "message"),
+    [(give_no_namespaces, "no more namespaces"), (hide_a_part_of_proc, "systempaths=unconfined")],
+)
+def test_a_machine_that_cannot_hold_a_lab_is_refused_in_one_line(
+    runtime: Path, hinder: Callable[[], None], message: str
+) -> None:
+    def in_a_poor_machine() -> None:
+        be_root_of_a_namespace()
+        hinder()
+        be_root_of_a_namespace()  # what the outer one did cannot be undone in here
 
     code = (
         f"import sys; sys.path.insert(0, {str(ROOT)!r}); from sweep import lab\n"
-        "try: lab.up(1, 1, '100mbit', 'none', ray=False)\n"
+        "try: lab.up(1, 1, '100mbit', 'poor', ray=False)\n"
         "except lab.SiteError as error: print(error)"
     )
-    done = subprocess.run([sys.executable, "-c", code], preexec_fn=leave_none, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code], preexec_fn=in_a_poor_machine, capture_output=True, text=True)
     assert done.stdout.count("\n") == 1
-    assert "no more namespaces" in done.stdout
-    assert not lab_state.folder("none").exists()
+    assert message in done.stdout
+    assert not lab_state.folder("poor").exists()
 
 
 def open_to_all(aside: Path, *needed: Path) -> None:

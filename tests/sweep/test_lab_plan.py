@@ -7,7 +7,7 @@ import tomllib
 from ipaddress import ip_address
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.errors import InputError
@@ -23,12 +23,14 @@ shapes = st.builds(
 )
 
 
+@settings(max_examples=20)
 @given(shapes)
 def test_no_two_devices_of_a_lab_share_an_address(plan: lab_plan.Plan) -> None:
     addresses = [ip for host in (lab_plan.SWITCH, *plan.hosts) for ip in plan.addresses(host).values()]
     assert len(addresses) == len({ip_address(ip) for ip in addresses})
 
 
+@settings(max_examples=20)
 @given(shapes)
 def test_the_names_of_the_far_ends_fit_the_kernels_fifteen_bytes(plan: lab_plan.Plan) -> None:
     from sweep.lab_network import port
