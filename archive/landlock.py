@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-import platform
 import stat
+import sys
 import sysconfig
 import zoneinfo
 from collections.abc import Iterable
@@ -49,8 +49,8 @@ def restrict(archive: Path, temporary: Path, read: Iterable[Path] = ()) -> str |
     executed, and no TCP connection made. What is open stays open. Call it before the first `Archive.sql`: DuckDB's
     threads inherit the restriction only if they start after it.
     """
-    if platform.system() != "Linux":
-        return f"{platform.system()} has no Landlock"
+    if sys.platform != "linux":
+        return f"{sys.platform} has no Landlock"
     libc = ctypes.CDLL(None, use_errno=True)
     version = libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION))
     if version < 1:

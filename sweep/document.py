@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from schemas.errors import InputError, Problem
+from sweep.place import home
 
 Key = tuple[str | int, ...]
 
@@ -77,11 +78,6 @@ def parse(path: Path, text: str, environ: Mapping[str, str]) -> Document:
     except ValueError as error:  # TOMLDecodeError is one; so is Python's limit on digits
         raise InputError(_syntax(str(path), text, str(error))) from None
     return Document(path, environ, text, data)
-
-
-def home(environ: Mapping[str, str]) -> Path:
-    """Name the user's home folder."""
-    return Path(environ["HOME"]) if environ.get("HOME") else Path.home()
 
 
 def dotted(key: Key) -> str:

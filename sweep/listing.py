@@ -7,7 +7,6 @@ import datetime as dt
 import io
 import json
 import math
-import pydoc
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
@@ -31,6 +30,8 @@ def emit(
         text += f"({len(whole)} row{'' if len(whole) == 1 else 's'})\n"
     long = text.count("\n") > shutil.get_terminal_size().lines
     if style == "table" and file is None and long and sys.stdout.isatty():
+        import pydoc  # only a long answer on a terminal pays for it
+
         pydoc.pager(text)
     else:
         typer.echo(text, file=file, nl=False)

@@ -14,6 +14,7 @@ from sweep import site as sites
 from sweep import ways
 from sweep.document import Document, parse, read
 from sweep.factors import RUN_KEYS, Catalogue, Factors, read_factors
+from sweep.place import site_file
 from sweep.table import Table, not_yet, refused, suggestion
 from tasks import benchmarks
 
@@ -33,7 +34,7 @@ def load(
     problems: list[Problem] = []
     other: Document | None = None
     try:
-        if (found := sites.find(site, environ)) is not None:
+        if (found := site_file(site, environ)) is not None:
             other = read(found, "site file", environ)
     except InputError as error:
         problems += error.problems  # told together with those of the spec

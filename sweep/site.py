@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from schemas.errors import InputError, Problem
+from schemas.errors import InputError
 from schemas.spec import Fabric, Site, Way
 from sweep import ways
-from sweep.document import Document, home, read
+from sweep.document import Document, read
+from sweep.place import site_file
 from sweep.table import Table, not_yet, refused
 
 REACHES = ("ray", "local")
@@ -34,9 +35,9 @@ class Given:
 def load_site(site: Path | None, environ: Mapping[str, str]) -> Site:
     """Load the site alone, for commands that have no spec; InputError with every problem of its file.
 
-    `site` is the file that the user named, else see `find`; without any file everything is at its default.
+    `site` is the file that the user named, else `site_file` looks; without any file everything is at its default.
     """
-    found = find(site, environ)
+    found = site_file(site, environ)
     if found is None:
         return Site()
     document = read(found, "site file", environ)
@@ -44,18 +45,6 @@ def load_site(site: Path | None, environ: Mapping[str, str]) -> Site:
     if document.problems:
         raise InputError(document.problems)
     return build([given], document)
-
-
-def find(site: Path | None, environ: Mapping[str, str]) -> Path | None:
-    """Find the site file: the one named, SWEEP_SITE, ./site.toml, ~/.config/fabric-sweep/site.toml, or none."""
-    if site is not None:
-        return site
-    if named := environ.get("SWEEP_SITE"):
-        if not Path(named).exists():
-            raise InputError(Problem(named, "no such site file", "SWEEP_SITE names it: correct or unset it"))
-        return Path(named)
-    usual = (Path("site.toml"), home(environ) / ".config" / "fabric-sweep" / "site.toml")
-    return next((path for path in usual if path.exists()), None)
 
 
 def families(names: Iterable[str] | None = None) -> tuple[str, ...]:
