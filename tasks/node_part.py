@@ -218,14 +218,27 @@ def remove_folder(path: str) -> None:
 
 
 def users_environment(watch: int | None, notes: list[str]) -> dict[str, str]:
-    """What the user had when the cluster was started, or, without a process to ask, what we were started with."""
+    """What the user had when the cluster was started, or, without a process to ask, what we were started with.
+
+    Ray starts its raylet with a malloc of its own, which gets in the way of fabrics that hook theirs.
+    """
     if watch is None:
         return environment("self")
     found = environment(watch)
     if not found:
         notes.append(f"the environment of process {watch} cannot be read: the worker's own is used")
         found = environment("self")
+    if found.get("LD_PRELOAD", "").endswith("/ray/core/libjemalloc.so"):
+        del found["LD_PRELOAD"]
     return {name: value for name, value in found.items() if not name.startswith("RAY_")}
+
+
+def restore_signals() -> None:
+    """No signal blocked or ignored: Ray starts its raylet, and thereby us, with SIGINT blocked."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    for number in signal.valid_signals() - {signal.SIGPIPE, signal.SIGXFSZ}:  # Python's own, restored by Popen
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def restore_priority(watch: int | None, notes: list[str]) -> None:
@@ -771,6 +784,7 @@ class Part(Loop):
                 self.watch(watch)
             model = watch if request.get("base") == "watch" and not self.ending else None
             self.environment = users_environment(model, self.notes)
+            restore_signals()
             restore_priority(model, self.notes)
             restore_limits(model, self.notes)
             self.folder = make_folder(request["folder"], self.me)

@@ -574,15 +574,24 @@ def test_a_setup_line_that_fails_is_named_and_the_program_not_started() -> None:
 
 def test_the_environment_of_the_watched_process_replaces_the_workers(tmp_path: Path) -> None:
     environment = {"PATH": os.environ["PATH"], "HOME": "/home/user", "RAY_ADDRESS": "x", "UCX_TLS": "tcp"}
-    raylet = subprocess.Popen(["sleep", "300"], env=environment)
+    preload = "/site-packages/ray/core/libjemalloc.so"
+    raylet = subprocess.Popen(["sleep", "300"], env={**environment, "LD_PRELOAD": preload}, stderr=subprocess.DEVNULL)
     code = f"print(run('env', {{'watch_pid': {raylet.pid}, 'base': 'watch'}})['streams'][0]['lines'], flush=True)"
     worker = stand_in(code, env={**os.environ, "OMP_NUM_THREADS": "1", "RAY_JOB_ID": "01"})
     said, _ = worker.communicate()
     raylet.kill()
     raylet.wait()
     found = dict(text.split("=", 1) for _, text in ast.literal_eval(said))
-    assert not {"OMP_NUM_THREADS", "RAY_ADDRESS", "RAY_JOB_ID"} & found.keys()
+    assert not {"OMP_NUM_THREADS", "RAY_ADDRESS", "RAY_JOB_ID", "LD_PRELOAD"} & found.keys()
     assert (found["HOME"], found["UCX_TLS"], found["SWEEP_ATTEMPT"]) == ("/home/user", "tcp", "theirs")
+
+
+def test_no_signal_is_blocked_or_ignored() -> None:
+    code = "print(json.dumps(run('grep -E \"Sig(Blk|Ign)\" /proc/self/status')['streams'][0]['lines']))"
+    spoil = "import signal, os, sys; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT]); "
+    spoil += "signal.signal(signal.SIGUSR1, signal.SIG_IGN); os.execvp(sys.argv[1], sys.argv[1:])"
+    said, _ = stand_in(code, sys.executable, "-c", spoil).communicate()
+    assert [int(text.split()[1], 16) for _, text in ast.literal_eval(said)] == [0, 0]
 
 
 NEUTRAL = """
