@@ -55,7 +55,7 @@ FAILURES: tuple[Failure, ...] = (
     Failure("suspicious MPI execution environment", "mpiexec and the program are of different MPIs", _STACKS),
     Failure("This test requires", "too few or too many ranks, or another MPI's mpiexec", _STACKS, detail=r"(This .+)"),
     # the launcher refuses
-    Failure("unrecognized argument", "mpiexec knows no such argument", _ARGUMENTS, detail=r"argument (\S+)"),
+    Failure("unrecognized argument ", "mpiexec knows no such argument", _ARGUMENTS, detail=r"argument (\S+)"),
     Failure("unknown option", "mpiexec knows no such argument", _ARGUMENTS, detail=r'option "?([^\s"]+)'),
     Failure("An unrecognized option", "mpiexec knows no such argument", _ARGUMENTS, detail=r"Option: (\S+)"),
     Failure("was listed more than once", "mpiexec takes an argument once", _ARGUMENTS, detail=r'"(.+?)" command'),
@@ -117,6 +117,7 @@ FAILURES: tuple[Failure, ...] = (
     Failure(
         "Address already in use", "a port is taken", "end what listens there, or choose another port", transient=True
     ),
+    Failure("Bus error", "a rank could not have its shared memory", "make room in /dev/shm on the node"),
     # deaths, whose cause the text does not tell
     Failure("Fatal error in", "MPI gave up", "read the lines below", transient=True, detail=r"Fatal error in (\w+)"),
     Failure(
@@ -206,7 +207,7 @@ def _words(end: Exit) -> str:
     if end.error:
         return f"{end.role} could not be started: {end.error}"
     if end.signal is not None:
-        return f"{end.role} was killed by signal {end.signal} ({signal.strsignal(end.signal)})"
+        return f"{end.role}: killed by signal {end.signal} ({signal.strsignal(end.signal)})"
     return (
         f"{end.role} ended with exit code {end.exit_code}" if end.exit_code is not None else f"{end.role} never ended"
     )

@@ -18,7 +18,7 @@ _STAMP = r"[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}"
 _PREFIX = re.compile(
     rf"(?:\[{_STAMP}\]|{_STAMP})?\[\d+(?:,\d+)?\](?:\[[^\]\s]+:\d+\])?<std(?:out|err|diag)>: ?"  # Open MPI 4 and 5
     r"|\[[a-z]+\d+\]: ?"  # torchrun
-    r"|\d\d:\d\d:\d\d  (?=\S|$)"  # Jenkins
+    r"|\d\d:\d\d:\d\d  "  # Jenkins
 )
 _ELEMENT = re.compile(r'<(std(?:out|err|diag)) rank="\d+">(.*)</\1>')  # Open MPI 4 --xml
 _RANK = re.compile(r"\[\d+(?:@[\w.-]+)?\](?: |$)")  # Hydra -l and -prepend-pattern: put before every write

@@ -96,7 +96,9 @@ def refuses(operation: str, size: int | None, ranks: int, parameters: Mapping[st
         return f"{each.tool} uses {each.max_ranks} ranks, and would leave {ranks - each.max_ranks} idle"
     if operation in ("uniband", "biband") and ranks % 2:
         return f"{each.tool} pairs its ranks, and {ranks} is odd"
-    return None if size is None else _refuses_size(operation, size, ranks, parameters)
+    if size is None:
+        return f"{each.tool} needs a message_size" if each.sized else None
+    return _refuses_size(operation, size, ranks, parameters)
 
 
 def _refuses_size(operation: str, size: int, ranks: int, parameters: Mapping[str, Level]) -> str | None:
@@ -151,8 +153,9 @@ _METRICS = {
 }
 """Column -> metric, and how many of the column's unit make one of the metric's."""
 _WHOLE = r"(\d+)"
-_DECIMAL = r"(-?\d+\.\d\d|-?nan|-?inf)"
+_DECIMAL = r"(\d+\.\d\d|-?nan|-?inf)"
 _CELLS = {"#bytes": _WHOLE, "#repetitions": _WHOLE, "Msg/sec": r"(\d+|-?nan|-?inf)"}
+_PROCESSES = re.compile(r"# #processes = (\d+)")
 _CANDIDATE = re.compile(r"\s*\d+(?:\s|$)")
 _FACTS = {
     "imb": re.compile(r"#\s+Intel\(R\) MPI Benchmarks (\S+),"),
@@ -210,8 +213,8 @@ def _read_head(lines: Sequence[Line], question: Asked) -> _Head:
             return head
         if text.startswith("# Benchmarking "):
             head.name, head.begin = text.removeprefix("# Benchmarking "), mark
-        elif text.startswith("# #processes = "):
-            head.ranks = int(text.split()[3])
+        elif match := _PROCESSES.fullmatch(text):
+            head.ranks = int(match[1])
         elif text.startswith(("#bytes", "#repetitions")):
             head.columns, head.rows = tuple(text.split()), index + 1
             break
@@ -219,21 +222,23 @@ def _read_head(lines: Sequence[Line], question: Asked) -> _Head:
             mark = line.t
     if "imb" not in head.facts:
         raise ParseError("no banner of Intel MPI Benchmarks" if lines else "IMB-MPI1 printed nothing")
-    if head.columns:
-        _check_head(head, question)
+    _check_head(head, question)
     return head
 
 
 def _check_head(head: _Head, question: Asked) -> None:
     tool = operations[question.operation].tool
-    if head.name != tool:
-        raise ParseError(f"a table of {head.name or 'nothing'}, where {tool} was asked", head.rows)
+    if (head.name or head.columns) and head.name != tool:
+        raise ParseError(f"a table of {head.name or 'nothing'}, where {tool} was asked", head.rows or None)
     if head.ranks == 1 and question.ranks > 1:
         head.failure, head.columns = _ALONE, ()
-    elif head.ranks != question.ranks:
+    if not head.columns:
+        return
+    if head.ranks != question.ranks:
         raise ParseError(f"a table for {head.ranks} processes, where {question.ranks} were asked", head.rows)
-    if unknown := [name for name in head.columns if name not in _METRICS and name not in _CELLS]:
-        raise ParseError(f"unknown column {unknown[0]}", head.rows)
+    unknown = [name for name in head.columns if name not in _METRICS and name not in _CELLS]
+    if unknown or "#repetitions" not in head.columns or len(set(head.columns)) < len(head.columns):
+        raise ParseError(f"not the columns that we know: {' '.join(head.columns)}", head.rows)
 
 
 @dataclass(frozen=True, slots=True)

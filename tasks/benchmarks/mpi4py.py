@@ -100,6 +100,8 @@ _HEADER = re.compile(r"# Size \[B\]\s+Bandwidth \[MB/s\] \| Time Mean \[s\] \S+ 
 _ROW = re.compile(r"\s*(\d+)\s+(\d+\.\d\d) \| (\d\.\d{7}e[+-]\d\d) \S+ (\d\.\d{4}e[+-]\d\d)\s+(\d+)\s*")
 _CANDIDATE = re.compile(r"\s*\d+\s")
 _RING = re.compile(r"time for (\d+) loops = (\S+) seconds \((\d+) processes, (\d+) bytes\)")
+_SUSPICIOUS = "suspicious MPI execution environment"
+"""mpi4py's own warning on stderr; a table that was cut short says nothing of ranks."""
 _ALONE = "each rank ran alone: mpiexec and mpi4py use different MPI libraries"
 
 
@@ -109,7 +111,8 @@ def parse(output: Output) -> Parsed:
     if lines and any(stream.truncated for stream in output.streams if stream.stream == "stdout"):
         lines.pop()
     read = _read_ring if output.asked.operation == "ringtest" else _read_table
-    rows, failure = read(lines, output)
+    alone = any(_SUSPICIOUS in line.text for line in output.lines("stderr"))
+    rows, failure = ([], _ALONE) if alone else read(lines, output)
     seen = {each.message_size for each in rows}
     missing = tuple(size for size in output.asked.sizes if size not in seen)
     return Parsed(tuple(rows), missing=missing, failure=failure)

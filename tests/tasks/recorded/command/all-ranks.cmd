@@ -1,0 +1,1 @@
+mpiexec -n 2 bash -c 'echo rank=$PMI_RANK pid=$$'

@@ -1,0 +1,1 @@
+/bin/echo bandwidth=4096

@@ -1,0 +1,1 @@
+bash -c 'echo loss: 1.5; exit 3'

@@ -1,0 +1,1 @@
+/bin/echo bandwidth=N/A

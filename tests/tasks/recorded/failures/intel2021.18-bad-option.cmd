@@ -1,0 +1,1 @@
+mpiexec --frobnicate -n 2 hostname

@@ -1,0 +1,1 @@
+mpiexec -n 2 bash -c 'kill -9 $$'

@@ -1,0 +1,1 @@
+mpiexec -hosts nosuchhost -n 2 hostname

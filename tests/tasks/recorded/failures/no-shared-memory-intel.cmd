@@ -1,0 +1,1 @@
+unshare -rm bash -c 'mount -t tmpfs -o size=64k none /dev/shm; LD_LIBRARY_PATH=/opt/intelmpi/lib mpiexec -n 2 IMB-MPI1 PingPong -msglen len -iter 5'

@@ -1,0 +1,1 @@
+bash -c 'nosuchprogram --size 4'

@@ -1,0 +1,1 @@
+mpiexec -n 2 IMB-MPI1 Bcast -npmin 2 -iter 10 -iter_policy off -warm_up off -mem 8 -time 1000000 -msglog 0:30 -msglen /tmp/attempt/sizes

@@ -1,0 +1,1 @@
+mpiexec -n 4 IMB-MPI1 Uniband -npmin 4 -iter 20 -iter_policy off -warm_up on -mem 8 -time 1000000 -msglog 0:30 -msglen /tmp/attempt/sizes
