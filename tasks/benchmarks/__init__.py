@@ -146,3 +146,17 @@ def asked(trial: Trial) -> Asked:
         combination.nodes * combination.ranks_per_node,
         combination.parameters,
     )
+
+
+def unchecked(operation: str, parameters: Mapping[str, Level], factors: Collection[str]) -> tuple[Problem, ...]:
+    """A `check` for modules that ask nothing beyond what the parameters' own declarations say."""
+    return ()
+
+
+def refuses_ranks(operation: Operation, ranks: int) -> str | None:
+    """Why an operation cannot be measured with so many ranks; None if it can."""
+    if ranks < operation.min_ranks:
+        return f"{operation.tool} needs at least {operation.min_ranks} ranks, and gets {ranks}"
+    if operation.max_ranks is not None and ranks > operation.max_ranks:
+        return f"{operation.tool} uses {operation.max_ranks} ranks, and would leave {ranks - operation.max_ranks} idle"
+    return None

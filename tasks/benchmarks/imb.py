@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from schemas.attempt import Asked, Evidence, Launch, Line, Measurement, Output, Parsed, Role
-from schemas.errors import ParseError, Problem
+from schemas.errors import ParseError
 from schemas.metrics import METRICS
 from schemas.plan import Node, Trial
 from schemas.spec import Level
-from tasks.benchmarks import Operation, Parameter, asked
+from tasks.benchmarks import Operation, Parameter, asked, refuses_ranks, unchecked
 from tasks.semantics import payload_bytes
-from tasks.text import peel
+from tasks.table import check_samples, missing, own_lines, rows
 
 summary = "Intel MPI Benchmarks (IMB-MPI1): point-to-point and collective MPI, all message sizes in one launch"
 revision = 1
@@ -26,6 +26,8 @@ parser_revision = 1
 programs: Mapping[str, tuple[str, ...]] = {"IMB-MPI1": ()}  # says its version only once MPI runs
 proofs: Mapping[str, str] = {}
 install = "pip install 'fabric-sweep[imb]', or build github.com/intel/mpi-benchmarks, and put it on the PATH"
+
+check = unchecked
 
 operations: Mapping[str, Operation] = {
     each.tool.lower(): each
@@ -77,11 +79,6 @@ _WHOLE_SEND = frozenset({"reduce_scatter", "reduce_scatter_block", "scatter", "s
 _WHOLE_RECEIVE = frozenset({"allgather", "allgatherv", "gather", "gatherv", "alltoall", "alltoallv"})
 
 
-def check(operation: str, parameters: Mapping[str, Level], factors: Collection[str]) -> tuple[Problem, ...]:
-    """Nothing beyond what the parameters' own declarations say."""
-    return ()
-
-
 def needs(operation: str, parameters: Mapping[str, Level]) -> tuple[str, ...]:
     """The one program of all operations."""
     return tuple(programs)
@@ -90,10 +87,8 @@ def needs(operation: str, parameters: Mapping[str, Level]) -> tuple[str, ...]:
 def refuses(operation: str, size: int | None, ranks: int, parameters: Mapping[str, Level]) -> str | None:
     """Why IMB would measure something else, or nothing."""
     each = operations[operation]
-    if ranks < each.min_ranks:
-        return f"{each.tool} needs at least {each.min_ranks} ranks, and gets {ranks}"
-    if each.max_ranks is not None and ranks > each.max_ranks:
-        return f"{each.tool} uses {each.max_ranks} ranks, and would leave {ranks - each.max_ranks} idle"
+    if reason := refuses_ranks(each, ranks):
+        return reason
     if operation in ("uniband", "biband") and ranks % 2:
         return f"{each.tool} pairs its ranks, and {ranks} is odd"
     if size is None:
@@ -156,7 +151,6 @@ _WHOLE = r"(\d+)"
 _DECIMAL = r"(\d+\.\d\d|-?nan|-?inf)"
 _CELLS = {"#bytes": _WHOLE, "#repetitions": _WHOLE, "Msg/sec": r"(\d+|-?nan|-?inf)"}
 _PROCESSES = re.compile(r"# #processes = (\d+)")
-_CANDIDATE = re.compile(r"\s*\d+(?:\s|$)")
 _FACTS = {
     "imb": re.compile(r"#\s+Intel\(R\) MPI Benchmarks (\S+),"),
     "mpi_standard": re.compile(r"# MPI Version\s*: (\S+)"),
@@ -165,26 +159,27 @@ _FACTS = {
 }
 _REFUSALS = ("Invalid benchmark name", "# !! Benchmark", "Sizes File", "ERROR: Parse error")
 """What IMB prints before it exits with 0, or goes on with something else."""
-_GIVEN_UP = ("out-of-mem.;", "int-overflow;", "time-out.;")
+_GIVEN_UP = re.compile(r"\s*\d+ (?:out-of-mem\.|int-overflow|time-out\.);")
 """What IMB prints behind a size instead of a row."""
 _ALONE = "each rank ran alone (#processes = 1): mpiexec and IMB-MPI1 use different MPI libraries"
 
 
 def parse(output: Output) -> Parsed:
     """The rows of the one table that was asked for, with the windows that the line stamps give."""
-    lines = peel(output.lines("stdout"))
-    if lines and any(stream.truncated for stream in output.streams if stream.stream == "stdout"):
-        lines.pop()
-    head = _read_head(lines, output.asked)
-    measurements, failure = _read_rows(lines, head, output.asked) if head.columns else ((), head.failure)
-    seen = {each.message_size for each in measurements}
-    bad = next((each for each in measurements if each.metric == "defects" and each.value > 0), None)
+    lines, question = own_lines(output), output.asked
+    head = _read_head(lines, question)
+    given_up = [line for line in lines if _GIVEN_UP.match(line.text)] if not head.failure else []
+    if given_up:
+        head.failure = given_up[0].text.strip()
+        lines = [line for line in lines if not _GIVEN_UP.match(line.text)]
+    found = tuple(_read_rows(lines, head, question)) if head.columns else ()
+    bad = next((each for each in found if each.metric == "defects" and each.value > 0), None)
     return Parsed(
-        measurements,
+        found,
         Evidence(head.facts, level="initialised" if "libfabric_provider" in head.facts else "requested"),
-        tuple(size for size in output.asked.sizes if size not in seen),
+        missing(found, question),
         wrong="" if bad is None else f"IMB's own check found defects at {bad.message_size} bytes: {bad.value:g}",
-        failure=failure,
+        failure=head.failure,
     )
 
 
@@ -223,6 +218,8 @@ def _read_head(lines: Sequence[Line], question: Asked) -> _Head:
     if "imb" not in head.facts:
         raise ParseError("no banner of Intel MPI Benchmarks" if lines else "IMB-MPI1 printed nothing")
     _check_head(head, question)
+    if head.columns and sum(line.text.startswith("# Benchmarking ") for line in lines) > 1:
+        raise ParseError("more than one table")
     return head
 
 
@@ -270,49 +267,19 @@ def _layout(columns: tuple[str, ...]) -> _Layout:
     )
 
 
-def _read_rows(lines: Sequence[Line], head: _Head, question: Asked) -> tuple[tuple[Measurement, ...], str]:
-    """Measurements, and what IMB gave up on. A broken row is the end of a cut output, or an error."""
+def _read_rows(lines: Sequence[Line], head: _Head, question: Asked) -> Iterator[Measurement]:
     layout = _layout(head.columns)
-    row = layout.row.fullmatch
-    found: list[Measurement] = []
-    begin, failure, broken = head.begin, "", 0
     payload = payload_bytes("imb", question.operation, 1, question.ranks)  # proportional to the size
-    sizes, iterations = iter(question.sizes), question.parameters.get("iterations")
-    for number, line in enumerate(lines[head.rows :], head.rows + 1):
-        match = row(line.text)
-        if broken and (match or line.text.startswith("#")):
-            raise ParseError(f"not a row of {' '.join(head.columns)}", broken, lines[broken - 1].text)
-        if match:
-            size, samples, values = _cells(match.groups(), layout, sizes, iterations, number)
-            whole = None if size is None or payload is None else size * payload
-            found += [
-                Measurement(metric, value, unit, size, whole, "", begin, line.t, samples)
-                for (metric, unit), value in zip(layout.metrics, values, strict=True)
-            ]
-            begin = line.t
-        elif line.text.startswith("# Benchmarking "):
-            raise ParseError("a second table", number, line.text)
-        elif _CANDIDATE.match(line.text):
-            if any(text in line.text for text in _GIVEN_UP):
-                failure = failure or line.text.strip()
-            else:
-                broken = broken or number
-    return tuple(found), failure
-
-
-def _cells(
-    cells: Sequence[str], layout: _Layout, sizes: Iterator[int | None], iterations: Level | None, number: int
-) -> tuple[int | None, int, list[float]]:
-    """Size, repetitions and values of one row. ParseError where they are not what was asked."""
-    size = None if layout.size is None else int(cells[layout.size])
-    samples = int(cells[layout.samples])
-    if size not in sizes:  # consumes the asked sizes up to this one: each comes once, in the order asked
-        raise ParseError(f"size {size} was not asked, or comes twice or out of turn", number)
-    if samples != iterations is not None:
-        raise ParseError(f"{samples} repetitions, where {iterations} were asked", number)
-    values = [float(cells[index]) / divisor for index, divisor in layout.values]
-    if layout.ascending:
-        fastest, mean, slowest = layout.ascending
-        if values[fastest] > values[mean] or values[mean] > values[slowest]:
-            raise ParseError("the fastest, mean and slowest rank are not in this order", number)
-    return size, samples, values
+    for cells, size, begin, end, number in rows(
+        lines, head.rows, layout.row, question, begin=head.begin, size=layout.size
+    ):
+        samples = int(cells[layout.samples])
+        check_samples(samples, question, number)
+        values = [float(cells[index]) / divisor for index, divisor in layout.values]
+        if layout.ascending:
+            fastest, mean, slowest = layout.ascending
+            if values[fastest] > values[mean] or values[mean] > values[slowest]:
+                raise ParseError("the fastest, mean and slowest rank are not in this order", number)
+        whole = None if size is None or payload is None else size * payload
+        for (metric, unit), value in zip(layout.metrics, values, strict=True):
+            yield Measurement(metric, value, unit, size, whole, "", begin, end, samples)

@@ -6,15 +6,15 @@ Read in its source (mpi4py 4.1, src/mpi4py/bench.py) and seen in genuine outputs
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from schemas.attempt import Launch, Line, Measurement, Output, Parsed, Role
-from schemas.errors import ParseError, Problem
+from schemas.attempt import Asked, Launch, Line, Measurement, Output, Parsed, Role
+from schemas.errors import ParseError
 from schemas.plan import Node, Trial
 from schemas.spec import Level
-from tasks.benchmarks import Operation, Parameter, asked
+from tasks.benchmarks import Operation, Parameter, asked, refuses_ranks, unchecked
 from tasks.semantics import payload_bytes
-from tasks.text import peel
+from tasks.table import check_samples, missing, own_lines, rows
 
 summary = "mpi4py.bench: ping-pong and ring in Python, wherever mpi4py is installed"
 revision = 1
@@ -22,6 +22,8 @@ parser_revision = 1
 programs: Mapping[str, tuple[str, ...]] = {"python3": ("-c", "import mpi4py; print('mpi4py', mpi4py.__version__)")}
 proofs: Mapping[str, str] = {"python3": r"^mpi4py \d"}
 install = "pip install 'fabric-sweep[mpi]' into an environment of its own, and name its bin folder in [launch] path"
+
+check = unchecked
 
 operations: Mapping[str, Operation] = {
     "pingpong": Operation("pingpong", "latency and bandwidth between two ranks, half a round trip", max_ranks=2),
@@ -40,11 +42,6 @@ _LARGEST = 2**32
 """The largest size that pingpong knows; it measures powers of two."""
 
 
-def check(operation: str, parameters: Mapping[str, Level], factors: Collection[str]) -> tuple[Problem, ...]:
-    """Nothing beyond what the parameters' own declarations say."""
-    return ()
-
-
 def needs(operation: str, parameters: Mapping[str, Level]) -> tuple[str, ...]:
     """The Python that has mpi4py."""
     return tuple(programs)
@@ -53,10 +50,8 @@ def needs(operation: str, parameters: Mapping[str, Level]) -> tuple[str, ...]:
 def refuses(operation: str, size: int | None, ranks: int, parameters: Mapping[str, Level]) -> str | None:
     """Why mpi4py.bench would measure something else, or nothing."""
     each = operations[operation]
-    if ranks < each.min_ranks:
-        return f"{each.tool} needs at least {each.min_ranks} ranks, and gets {ranks}"
-    if each.max_ranks is not None and ranks > each.max_ranks:
-        return f"{each.tool} uses {each.max_ranks} ranks, and would leave {ranks - each.max_ranks} idle"
+    if reason := refuses_ranks(each, ranks):
+        return reason
     if size is None:
         return f"{each.tool} needs a message_size"
     if operation == "pingpong" and (not 1 <= size <= _LARGEST or size & (size - 1)):
@@ -98,7 +93,6 @@ def launch(trial: Trial, nodes: Sequence[Node]) -> Launch:
 
 _HEADER = re.compile(r"# Size \[B\]\s+Bandwidth \[MB/s\] \| Time Mean \[s\] \S+ StdDev \[s\]\s+Samples")
 _ROW = re.compile(r"\s*(\d+)\s+(\d+\.\d\d) \| (\d\.\d{7}e[+-]\d\d) \S+ (\d\.\d{4}e[+-]\d\d)\s+(\d+)\s*")
-_CANDIDATE = re.compile(r"\s*\d+\s")
 _RING = re.compile(r"time for (\d+) loops = (\S+) seconds \((\d+) processes, (\d+) bytes\)")
 _SUSPICIOUS = "suspicious MPI execution environment"
 """mpi4py's own warning on stderr; a table that was cut short says nothing of ranks."""
@@ -107,67 +101,45 @@ _ALONE = "each rank ran alone: mpiexec and mpi4py use different MPI libraries"
 
 def parse(output: Output) -> Parsed:
     """The rows of the one table or ring that was asked for."""
-    lines = peel(output.lines("stdout"))
-    if lines and any(stream.truncated for stream in output.streams if stream.stream == "stdout"):
-        lines.pop()
-    read = _read_ring if output.asked.operation == "ringtest" else _read_table
+    lines, question = own_lines(output), output.asked
     alone = any(_SUSPICIOUS in line.text for line in output.lines("stderr"))
-    rows, failure = ([], _ALONE) if alone else read(lines, output)
-    seen = {each.message_size for each in rows}
-    missing = tuple(size for size in output.asked.sizes if size not in seen)
-    return Parsed(tuple(rows), missing=missing, failure=failure)
+    read = _read_ring if question.operation == "ringtest" else _read_table
+    found, failure = ([], _ALONE) if alone else read(lines, question)
+    return Parsed(tuple(found), missing=missing(found, question), failure=failure)
 
 
-def _read_table(lines: Sequence[Line], output: Output) -> tuple[list[Measurement], str]:
-    headers = [number for number, line in enumerate(lines, 1) if _HEADER.fullmatch(line.text.strip())]
+def _read_table(lines: Sequence[Line], question: Asked) -> tuple[list[Measurement], str]:
+    headers = [index for index, line in enumerate(lines) if _HEADER.fullmatch(line.text.strip())]
     if not headers:
         raise ParseError("no table of mpi4py.bench pingpong" if lines else "mpi4py.bench printed nothing")
     if len(headers) > 1:
         return [], _ALONE  # each rank prints a table of its own
-    rows: list[Measurement] = []
-    sizes, begin, broken = iter(output.asked.sizes), 0.0, 0
-    for number, line in enumerate(lines[headers[0] :], headers[0] + 1):
-        if not (match := _ROW.fullmatch(line.text)):
-            broken = broken or (number if _CANDIDATE.match(line.text) else 0)
-            continue
-        if broken:  # only the end of a cut output may be a broken row
-            raise ParseError("not a row of mpi4py.bench pingpong", broken, lines[broken - 1].text)
-        size = int(match[1])
-        if size not in sizes:  # consumes the asked sizes up to this one: each comes once, in the order asked
-            raise ParseError(f"size {size} was not asked, or comes twice or out of turn", number, line.text)
-        rows += _measure(match, output, begin, line.t, number)
-        begin = line.t
-    return rows, ""
+    found: list[Measurement] = []
+    for cells, size, begin, end, number in rows(lines, headers[0] + 1, _ROW, question, begin=0.0, size=0):
+        samples = int(cells[4])
+        check_samples(samples, question, number)
+        bandwidth, mean, deviation = map(float, cells[1:4])
+        if size is not None and mean > 0 and abs(bandwidth - size / mean / 1e6) > 0.01 + bandwidth * 1e-6:
+            raise ParseError("bandwidth is not size / time", number)
+        payload = payload_bytes("mpi4py", "pingpong", size, question.ranks)
+        found += [
+            Measurement("bandwidth", bandwidth / 1e3, "GB/s", size, payload, "", begin, end, samples),
+            Measurement("time", mean * 1e6, "us", size, payload, "", begin, end, samples),
+            Measurement("time_stdev", deviation * 1e6, "us", size, payload, "", begin, end, samples),
+        ]
+    return found, ""
 
 
-def _measure(match: re.Match[str], output: Output, begin: float, end: float, number: int) -> list[Measurement]:
-    """Bandwidth, mean and deviation of one row."""
-    size, samples = int(match[1]), int(match[5])
-    bandwidth, mean, deviation = float(match[2]), float(match[3]), float(match[4])
-    if samples != output.asked.parameters.get("iterations", samples):
-        raise ParseError(f"{samples} samples, where {output.asked.parameters['iterations']} were asked", number)
-    if mean > 0 and abs(bandwidth - size / mean / 1e6) > 0.01 + bandwidth * 1e-6:
-        raise ParseError("bandwidth is not size / time", number, match[0])
-    payload = payload_bytes("mpi4py", "pingpong", size, output.asked.ranks)
-    return [
-        Measurement(metric, value, unit, size, payload, "", begin, end, samples)
-        for metric, value, unit in (
-            ("bandwidth", bandwidth / 1e3, "GB/s"),
-            ("time", mean * 1e6, "us"),
-            ("time_stdev", deviation * 1e6, "us"),
-        )
-    ]
-
-
-def _read_ring(lines: Sequence[Line], output: Output) -> tuple[list[Measurement], str]:
+def _read_ring(lines: Sequence[Line], question: Asked) -> tuple[list[Measurement], str]:
     found = [(line, match) for line in lines if (match := _RING.fullmatch(line.text.strip()))]
     if not found:
         raise ParseError("no line of mpi4py.bench ringtest" if lines else "mpi4py.bench printed nothing")
     line, match = found[0]
     loops, ranks, size = int(match[1]), int(match[3]), int(match[4])
-    if ranks != output.asked.ranks:
+    if ranks != question.ranks:
         return [], _ALONE
-    if len(found) > 1 or size not in output.asked.sizes or loops != output.asked.parameters.get("iterations", loops):
+    check_samples(loops, question, 1)
+    if len(found) > 1 or size not in question.sizes:
         raise ParseError("not the one ring that was asked for", text=line.text)
     try:
         time = float(match[2]) / loops * 1e6

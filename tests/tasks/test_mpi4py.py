@@ -101,7 +101,7 @@ def test_a_bandwidth_that_is_not_size_by_time_is_an_error() -> None:
 
 
 def test_other_samples_than_asked_are_an_error() -> None:
-    with pytest.raises(ParseError, match="10 samples, where 11 were asked"):
+    with pytest.raises(ParseError, match="10 repetitions, where 11 were asked"):
         mpi4py.parse(output(recorded("mpich5-labelled"), replace(ASKED, parameters={"iterations": 11})))
 
 
