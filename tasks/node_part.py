@@ -281,7 +281,8 @@ def restore_limits(watch: int | None, notes: list[str]) -> None:
 class Stream:
     """One stream of one process: whole lines with the time at which they were read; of a flood, head and tail.
 
-    At most `limit` bytes are kept, LINE_COST a line included: half of it the head, the rest the tail.
+    At most `limit` bytes are kept, LINE_COST a line included: half of it the head, the rest the tail. A line longer
+    than that half is never kept, and parts head and tail.
     """
 
     def __init__(self, fd: int, limit: int) -> None:
@@ -307,19 +308,21 @@ class Stream:
             if self.overlong:
                 block = block[block.index(b"\n") + 1 :]
                 self.overlong = False
+            if block:
+                self._keep(t, block)
         if not self.overlong:
             self.partial += data[cut:]
             self.partial_t = t
         if len(self.partial) > self.half:
             self.partial.clear()
+            self.tail.clear()
+            self.tail_cost = 0
             self.overlong = self.truncated = True
-        if block:
-            self._keep(t, block)
         return block
 
     def _keep(self, t: float, block: bytes) -> None:
         cost = len(block) + LINE_COST * block.count(b"\n")
-        if not self.tail:
+        if not self.tail and not self.truncated:
             end, spent = len(block), cost
             if self.head_cost + cost > self.half:
                 end, spent = whole_lines(block, self.half - self.head_cost)
@@ -865,9 +868,9 @@ class Part(Loop):
     def _serve_caller(self, caller: socket.socket) -> None:
         self.forget(caller.fileno())
         with caller:
-            request = as_request(caller.recv(CHUNK))  # a stop request is one small packet
-            reply = self.answer(request) if request["op"] == "stop" else {"error": "only stop is answered here"}
             try:
+                request = as_request(caller.recv(CHUNK))  # a stop request is one small packet
+                reply = self.answer(request) if request["op"] == "stop" else {"error": "only stop is answered here"}
                 caller.sendall(json.dumps(reply).encode() + b"\n")
             except OSError:
                 return  # a caller that did not wait for the answer

@@ -288,6 +288,19 @@ def test_a_watched_process_that_is_gone_already_ends_it_at_once() -> None:
         pipe.converse(SCRIPT, {"op": "run", "attempt": "a", "processes": []}, {"watch_pid": gone.pid, "base": "own"})
 
 
+def test_a_kernel_without_pidfds_will_do(token: str) -> None:
+    old_kernel = (
+        "import os\ndef pidfd_open(pid):\n    raise OSError(38, 'not implemented')\nos.pidfd_open = pidfd_open\n"
+    )
+    raylet = subprocess.Popen(["sleep", "300"])
+    threading.Timer(0.5, raylet.kill).start()
+    processes = [{"role": "one", "argv": ["bash", "-c", DAEMONS.format(sleep=sleeper(token))]}]
+    hello = {"watch_pid": raylet.pid, "base": "own"}
+    reply = pipe.converse(old_kernel + SCRIPT, {"op": "run", "attempt": "a", "processes": processes}, hello)
+    raylet.wait()
+    assert (reply["ended"], reply["left"], carriers(token)) == ("stopped", [], set())
+
+
 def test_sigterm_ends_it_cleanly(token: str) -> None:
     part = ask(op="hello")["pid"]
     threading.Timer(0.5, os.kill, (part, signal.SIGTERM)).start()
@@ -353,6 +366,18 @@ def test_a_strays_hunt_spares_unmarked_processes_and_nonsense_in_markers(token: 
     for bystander in bystanders:
         bystander.kill()
         bystander.wait()
+
+
+def test_a_strays_hunt_ends_at_the_border_of_a_pid_namespace(token: str) -> None:
+    """The numbers in a marker mean something only inside one."""
+    inside = f"SWEEP_ATTEMPT=x SWEEP_NODE_PART=999999:1 exec bash -c {shlex.quote(sleeper(token))}"
+    lab = subprocess.Popen(["unshare", "-Urpf", "--kill-child", "bash", "-c", inside])
+    assert eventually(lambda: carriers(token))
+    assert ask(op="hello")["left"] == []
+    assert carriers(token)
+    lab.kill()
+    lab.wait()
+    assert eventually(lambda: not carriers(token))
 
 
 def test_folders_of_killed_node_parts_are_removed(tmp_path: Path) -> None:
