@@ -11,8 +11,8 @@ from archive import durable, layout
 from archive.layout import GRACE, Part
 from schemas.errors import InputError, Problem
 
-_TEMPORARY_GRACES = 60
-"""A temporary that is this many graces old was left behind by a writer that died."""
+_ASLEEP = 60
+"""A writer that has slept for this many graces is taken for dead: its temporaries go, and tombstones it never saw."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +86,8 @@ class _Deletion:
         self._unlink(part.path for part in self._due(orphans))
         if run is None:
             busy = {part.run for part, _ in (*dead, *orphans)}
-            self._unlink(part.path for part in tombstones if part.run not in busy and self._is_old(part.path))
-            self._unlink(path for path in _temporaries(self._archive) if self._is_old(path, _TEMPORARY_GRACES))
+            self._unlink(part.path for part in tombstones if part.run not in busy and self._is_old(part.path, _ASLEEP))
+            self._unlink(path for path in _temporaries(self._archive) if self._is_old(path, _ASLEEP))
             self._empty_folders()
         return Deleted(self._files, self._waiting)
 

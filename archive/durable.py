@@ -51,12 +51,22 @@ def put(path: Path, data: memoryview) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it, durably. FileExistsError or NotADirectoryError where a file is in the way."""
+    """Make a folder and those above it, durably. NotADirectoryError where a file is in the way."""
     if folder.is_dir():
         return
     make_folder(folder.parent)
-    folder.mkdir(exist_ok=True)
+    try:
+        folder.mkdir(exist_ok=True)
+    except FileExistsError as error:
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from error
     sync_folder(folder.parent)
+
+
+def sync_folders(folder: Path, top: Path) -> None:
+    """Make the names on the way from `top` down to `folder` durable: who made them may have died before doing so."""
+    while folder != top:
+        folder = folder.parent
+        sync_folder(folder)
 
 
 def sync_folder(folder: Path) -> None:
@@ -99,7 +109,7 @@ def _words(archive: Path, error: OSError) -> str:
         return "is on a read-only file system; name another with --archive"
     if error.errno in _DENIED:
         return f"{where} may not be written by this user; change its permissions, or name another with --archive"
-    if error.errno in {errno.ENOTDIR, errno.EEXIST}:
+    if error.errno == errno.ENOTDIR:
         blocking = next((each for each in (archive, *archive.parents) if each.exists()), archive)
         return f"{where if blocking.is_dir() else blocking} is no folder; name another with --archive"
     if error.errno == errno.EOPNOTSUPP:

@@ -17,6 +17,7 @@ import re
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
 
@@ -280,7 +281,12 @@ def _checked(part: Part) -> Part:
 
 
 def _folder(archive: Path, table: str, run: str) -> Path:
-    return archive / RECORDS if table == RECORDS else archive / table / f"month={month(run)}"
+    return archive / RECORDS if table == RECORDS else _month_folder(archive, table, month(run))
+
+
+@lru_cache(maxsize=1024)
+def _month_folder(archive: Path, table: str, month: str) -> Path:
+    return archive / table / f"month={month}"
 
 
 def _rank(part: Part) -> tuple[int, int, bool, int]:

@@ -126,7 +126,12 @@ def reading(path: Path, table: str | None, version: int) -> Iterator[pq.ParquetF
     ArchiveError names a file that is or has not; FileNotFoundError one that is gone.
     """
     fixed = parquet_schema(table, version)
-    data = path.read_bytes()
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise ArchiveError(f"{path} cannot be read: {error.strerror}") from error
     try:
         if not is_whole(data):
             raise pa.ArrowInvalid("its digest does not fit its bytes")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
@@ -22,7 +23,7 @@ _MERGE_BYTES = 64 << 20
 """Files larger than this together are not worth merging."""
 _KEEP_BYTES = 1 << 20
 """An append larger than this is read back when it is merged instead of being kept in memory."""
-_SEAL_BYTES = 128 << 20
+_SEAL_BYTES = 64 << 20
 """Uncompressed bytes that are sorted in memory at once; a larger run is sealed in several ranges."""
 
 
@@ -80,11 +81,14 @@ class Writer:
         self._open()
         while batch := _alike(self._tail):
             try:
-                rows = pa.concat_tables(
-                    [physical.read_nested(held.part) if held.rows is None else held.rows for held in batch]
-                )
+                with self._explained():
+                    rows = pa.concat_tables(
+                        [physical.read_nested(held.part) if held.rows is None else held.rows for held in batch]
+                    )
+            except OwnershipError:
+                raise
             except ArchiveError:
-                self._tail.clear()  # a corrupt file is not merged; `seal` and `sweep verify` name it
+                self._tail.clear()  # a file that cannot be read is not merged; `seal` and `sweep verify` name it
                 return
             data = physical.merged_bytes(rows, self._marks)
             first, last = batch[0].part.first, batch[-1].part.last
@@ -103,8 +107,9 @@ class Writer:
         """
         self._open()
         found = layout.live(self._archive, self._run, self._grace)
-        for group in _groups(found):
-            self._seal(group)
+        with self._explained():
+            for group in _groups(found):
+                self._seal(group)
         self._tail.clear()
         delete_dead(self._archive, grace=self._grace)
 
@@ -112,8 +117,10 @@ class Writer:
         """Look once at what earlier stints wrote."""
         if self._next:
             return
-        with durable.explained(self._archive):
-            durable.make_folder(self._archive)
+        with self._explained():
+            folder = self._archive / layout.OPEN / self._run
+            durable.make_folder(folder)
+            durable.sync_folders(folder, self._archive)
             now = durable.now(self._archive)
         parts, _ = layout.covered(layout.scan(self._archive, self._run, self._grace))
         if any(part.tombstone for part in parts):
@@ -124,10 +131,16 @@ class Writer:
 
     def _put(self, part: Part, data: memoryview) -> float:
         """Give bytes a name that must be new; when it got it, by the store's clock."""
+        with self._explained():
+            durable.put_new(part.path, data)
+            return durable.named_at(part.path)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turn an OSError into one line; names that others took or removed mean another driver."""
         try:
             with durable.explained(self._archive):
-                durable.put_new(part.path, data)
-                return durable.named_at(part.path)
+                yield
         except ArchiveError as error:
             if isinstance(error.__cause__, FileExistsError | FileNotFoundError):
                 raise self._lost() from error
@@ -142,7 +155,7 @@ class Writer:
         found = layout.live(self._archive, self._run, self._grace)
         before = any(each.last == part.first - 1 for each in (*found.open, *found.sealed))
         if part not in found.open or not (before or part.first == 1):
-            with durable.explained(self._archive):
+            with self._explained():
                 part.path.unlink(missing_ok=True)
             raise self._lost()
         self._looked = named_at
@@ -162,10 +175,10 @@ class Writer:
                 self._archive, table, self._run, group[0].first, group[-1].last, generation=generation, version=version
             )
             if table == layout.RECORDS:
-                self._put(part, data)
+                durable.put_new(part.path, data)
             else:
-                with durable.explained(self._archive):
-                    durable.put(part.path, data)
+                durable.put(part.path, data)
+            durable.sync_folders(part.path.parent, self._archive)
 
 
 def _alike(tail: Sequence[_Held]) -> Sequence[_Held]:

@@ -140,7 +140,7 @@ def test_a_writer_killed_before_any_of_its_system_calls_loses_no_row_and_the_nex
     step = 1
     while (end := nursery.write(seed=step, actions=12, step=step)) == "killed":
         check(nursery)
-        step += 2 if step < 60 else 7
+        step += 3 if step < 60 else 11
     assert end == "done"
     assert step > 100
     check(nursery)
