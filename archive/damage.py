@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def damage(error: Exception, files: Collection[Path]) -> Damage | None:
     import duckdb
 
     named = {path for path in files if str(path) in str(error)}
-    may_be_any = (duckdb.IOException, duckdb.SerializationException, duckdb.InternalException, duckdb.FatalException)
+    may_be_any = (duckdb.SerializationException, duckdb.InternalException, duckdb.FatalException)  # others name theirs
     if not named and type(error) is not duckdb.Error and not isinstance(error, may_be_any):
         return None
     gone = frozenset(path for path in files if not path.exists())
@@ -40,14 +40,15 @@ def _looks_whole(path: Path) -> bool:
         return False
 
 
-def _faults(files: Iterable[Path]) -> dict[Path, str]:
+def _faults(files: Collection[Path]) -> dict[Path, str]:
     """Read files to their end, each by itself: file -> why that failed."""
     import duckdb
 
     found: dict[Path, str] = {}
+    folders = {path.parent for path in files}
     connection = None
     for path in sorted(files):
-        connection = connection or sandbox.connect([path.parent], sandbox.Limits())
+        connection = connection or sandbox.connect(folders, sandbox.Limits())
         try:
             query = f"SELECT bit_xor(hash(f)) FROM read_parquet({sandbox.quoted(path)}) AS f"  # noqa: S608 - quoted
             connection.execute(query).fetchall()

@@ -27,9 +27,9 @@ _CORE = (
 )
 COLUMNS: Mapping[str, str] = {
     "runs": "run VARCHAR, stint INTEGER, name VARCHAR, description VARCHAR, campaign VARCHAR, tags VARCHAR[], "
-    "cluster VARCHAR, spec VARCHAR, spec_hash UUID, site VARCHAR, site_hash UUID, versions MAP(VARCHAR, VARCHAR), "
-    "seed BIGINT, trials BIGINT, points BIGINT, user VARCHAR, driver_host VARCHAR, driver_pid BIGINT, "
-    "job_id VARCHAR, argv VARCHAR[], start TIMESTAMPTZ",
+    "cluster VARCHAR, spec VARCHAR, spec_path VARCHAR, spec_hash UUID, site VARCHAR, site_path VARCHAR, "
+    "site_hash UUID, versions MAP(VARCHAR, VARCHAR), seed BIGINT, trials BIGINT, points BIGINT, user VARCHAR, "
+    "driver_host VARCHAR, driver_pid BIGINT, job_id VARCHAR, argv VARCHAR[], start TIMESTAMPTZ",
     "events": "run VARCHAR, stint INTEGER, time TIMESTAMPTZ, scope VARCHAR, subject VARCHAR, kind VARCHAR, "
     "author VARCHAR, text VARCHAR",
     "nodes": "run VARCHAR, stint INTEGER, node VARCHAR, address VARCHAR, cpus INTEGER, memory_bytes BIGINT, "
@@ -118,7 +118,9 @@ class Views:
         """Write the SELECT of a table: a branch per schema version, sealed and open apart."""
         sealed = [(part.version, table_path(self._live.archive, table, part)) for part in self._live.sealed]
         opened = [(part.version, part.path) for part in self._live.open]
-        branches = [f"SELECT * FROM read_parquet({files})" for files in self._by_version(sealed)]
+        branches = [
+            f"SELECT * FROM read_parquet({files}, hive_partitioning = false)" for files in self._by_version(sealed)
+        ]
         branches += [
             f"SELECT unnest({table}, max_depth := 2) FROM read_parquet({files})" for files in self._by_version(opened)
         ]

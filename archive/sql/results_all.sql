@@ -55,7 +55,8 @@ wide AS (
         any_value(value) FILTER (metric = 'algbw') AS algbw,
         any_value(value) FILTER (metric = 'busbw') AS busbw,
         any_value(value) FILTER (metric = 'message_rate') AS message_rate,
-        list_reduce(list(MAP {metric: value}), lambda one, other: map_concat(one, other)) AS metrics,
+        list(metric) AS metric_names,
+        list(value) AS metric_values,
         any_value(samples) AS samples,
         any_value(algorithm) AS algorithm,
         any_value(protocol) AS protocol,
@@ -84,6 +85,14 @@ wide AS (
 derived AS (
     SELECT
         *,
+        -- a map refuses the same key twice, so a metric that a tool printed twice takes the slow way: the last counts
+        coalesce(
+            try(map(metric_names, metric_values)),
+            list_reduce(
+                list_transform(list_zip(metric_names, metric_values), lambda pair: MAP {pair[1]: pair[2]}),
+                lambda one, other: map_concat(one, other)
+            )
+        ) AS metrics,
         coalesce(algbw, payload_bytes / nullif(time, 0) / 1e3) AS algbw_derived,
         coalesce(nodes, 1) * coalesce(ranks_per_node, 1) AS ranks,
         CASE
