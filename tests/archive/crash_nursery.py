@@ -1,8 +1,9 @@
 """Starts writers that are killed: one per line of JSON on stdin, forked so that libraries are loaded once.
 
 A writer appends attempts to a run, each noted in a file of acknowledgements once its append has returned, merges,
-seals and deletes by a seeded choice. It is killed with SIGKILL after `after` seconds, or before its `step`-th system
-call that changes the archive. The answer is one line: "killed", "done", or the writer's error.
+seals and deletes by a seeded choice. It is killed with SIGKILL `after` seconds after it was started (or, with `acks`,
+after so many of its appends were acknowledged), or before its `step`-th system call that changes the archive. The
+answer is one line: "killed", "done", or the writer's error.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from archive.delete import delete_dead
 
 CHANGING = frozenset({"os.link", "os.remove", "os.rename", "os.mkdir", "os.rmdir", "open"})
 ROWS_PER_ATTEMPT = 3
+LINE = 33
+"""Bytes of one acknowledgement."""
 
 store.FAN_IN = 4
 
@@ -64,19 +67,23 @@ def die_before(step: int, archive: Path) -> None:
 
 
 def raise_one(job: dict[str, object]) -> str:
-    archive, error = Path(str(job["archive"])), Path(str(job["notes"]) + ".error")
+    archive, notes = Path(str(job["archive"])), Path(str(job["notes"]))
+    error = notes.with_suffix(".error")
+    enough = notes.stat().st_size + int(str(job["acks"])) * LINE
     child = os.fork()
     if child == 0:
         try:
             if job["step"]:
                 die_before(int(str(job["step"])), archive)
             grace, seed = float(str(job["grace"])), int(str(job["seed"]))
-            write(archive, str(job["run"]), Path(str(job["notes"])), grace, seed, int(str(job["actions"])))
+            write(archive, str(job["run"]), notes, grace, seed, int(str(job["actions"])))
         except BaseException:  # noqa: BLE001 - whatever it is, the test shows it
             error.write_text(traceback.format_exc())
             os._exit(1)
         os._exit(0)
     if job["after"]:
+        while notes.stat().st_size < enough and not error.exists():
+            time.sleep(0.001)
         time.sleep(float(str(job["after"])))
         os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
