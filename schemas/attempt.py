@@ -200,3 +200,5 @@ class Verdict:
     reason: str = ""
     lines: tuple[str, ...] = ()
     transient: bool = False
+    unknown: bool = False
+    """Whether no text that we know explains it: then it is transient at most once."""

@@ -47,6 +47,15 @@ class Appender:
         if self._task.done():
             self._task.result()
 
+    async def flush(self) -> None:
+        """Wait until everything handed over so far is durable. Raises what the writer raised."""
+        assert self._task is not None
+        joining = asyncio.ensure_future(self._queue.join())
+        await asyncio.wait({joining, self._task}, return_when=asyncio.FIRST_COMPLETED)
+        joining.cancel()
+        if self._task.done():
+            self._task.result()
+
     async def _hand_over(self, item: tuple[Rows, Callable[[], None]] | None) -> None:
         """Put an item into the queue, unless the writer has failed and nobody empties it any more."""
         assert self._task is not None
@@ -70,6 +79,7 @@ class Appender:
                 await asyncio.to_thread(self._writer.append, joined([rows for rows, _ in batch]))
                 for _, durable in batch:
                     durable()
+                    self._queue.task_done()
 
 
 def joined(parts: Sequence[Rows]) -> dict[str, list[Mapping[str, object]]]:

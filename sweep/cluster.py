@@ -1,11 +1,16 @@
-"""Ray at the rim: the one module that knows it. Attempts cross to the cluster here, by value, and come back as data."""
+"""Ray at the rim: the one module that knows it, in a process of its own that `sweep/carrier.py` talks to.
+
+Attempts cross to the cluster here, by value, and come back as data. Requests come in on stdin and answers go out on
+what was stdout; when stdin ends, the driver is gone, and all that Ray started on this machine goes with it.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
+import signal
+import sys
 import time
 from dataclasses import replace
 from typing import Any
@@ -15,69 +20,114 @@ from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from schemas.errors import NodeLost, SiteError
+from schemas.errors import NodeLost, SiteError, SweepError
 from schemas.plan import Node
+from sweep.carrier import frame, read_frame
 from tasks import execute, pipe
-from tasks.executor import Reply, Request
 
 HEARTBEAT_S = 2.0
 """How often a waiting request asks whether its node is still alive."""
 START_S = 120.0
-"""How long the first request to a node may take: Ray starts a worker process for it."""
+"""How long Ray may take to start, and the first request to a node: Ray starts a worker process for it."""
 
 
-class RayExecutor:
+def main() -> None:
+    """Serve one driver until it has gone."""
+    answers = os.dup(1)
+    os.dup2(2, 1)  # whatever Ray prints is no answer
+    asyncio.run(_serve(answers))
+
+
+async def _serve(answers: int) -> None:
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, os.fdopen(answers, "wb"))
+    writer = asyncio.StreamWriter(transport, protocol, None, loop)
+    client = _Client(lambda text: writer.write(frame((0, None, text))))
+    running: set[asyncio.Task[None]] = set()
+    try:
+        while True:
+            number, operation, arguments = await read_frame(reader)
+            task = asyncio.create_task(_answer(client, writer, number, operation, arguments))
+            running.add(task)
+            task.add_done_callback(running.discard)
+    except asyncio.IncompleteReadError:
+        os.killpg(0, signal.SIGKILL)  # Ray may be anywhere, even in a start that nothing interrupts
+
+
+async def _answer(client: _Client, writer: asyncio.StreamWriter, number: int, operation: str, arguments: Any) -> None:
+    value, problem = None, None
+    try:
+        value = await getattr(client, operation)(*arguments)
+    except SweepError as error:
+        problem = error
+    writer.write(frame((number, problem, value)))
+    await writer.drain()
+
+
+class _Client:
     """The nodes of a Ray cluster, each leased whole by a placement group of its own."""
 
-    def __init__(self, address: str | None = None) -> None:
-        self.nodes: tuple[Node, ...] = ()
-        self._address = address
-        self._script = pipe.script_text()
-        self._sent: Any = None
-        """The script in Ray's object store: it travels to each node once."""
+    def __init__(self, tell: Any) -> None:
+        self._tell = tell
+        self._nodes: tuple[Node, ...] = ()
+        self._script: Any = None
+        """The node part in Ray's object store: it travels to each node once."""
         self._groups: list[PlacementGroup] = []
         self._ids: list[str] = []
         self._tasks: dict[tuple[int, Any], Any] = {}
 
-    async def open(self) -> None:
-        """Join or start Ray, lease every node in sorted order, and learn what each is."""
-        await asyncio.to_thread(_connect, self._address)
+    async def open(self, address: str | None) -> tuple[Node, ...]:
+        """Join or start Ray, lease every node in sorted order, and say what each is."""
+        try:
+            await asyncio.wait_for(asyncio.to_thread(_connect, address), START_S)
+        except TimeoutError as error:
+            raise _cannot(address, f"no answer within {START_S:.0f} s") from error
         ray.cloudpickle.register_pickle_by_value(pipe)  # type: ignore[no-untyped-call]  # Ray has few types
-        self._sent = ray.put(self._script)
-        alive = sorted(
-            (each for each in _nodes() if each["Alive"]), key=lambda each: str(each["NodeManagerAddress"])
-        )
+        self._script = ray.put(pipe.script_text())
+        alive = sorted((each for each in _nodes() if each["Alive"]), key=lambda each: str(each["NodeManagerAddress"]))
         if not alive:
             raise SiteError("the Ray cluster has no live node; start one with `ray start`")
         for each in alive:
-            address = str(each["NodeManagerAddress"])
-            self._groups.append(await _lease(address, each["Resources"].get("CPU", 0.0)))
+            self._groups.append(await self._lease(str(each["NodeManagerAddress"]), each["Resources"].get("CPU", 0.0)))
             self._ids.append(str(each["NodeID"]))
         facts = {"op": "facts", "programs": {}, "path": [], "env": {}}
         replies = await asyncio.gather(*(self.ask(index, facts, START_S) for index in range(len(alive))))
-        self.nodes = tuple(
+        self._nodes = tuple(
             replace(execute.node(reply), address=str(each["NodeManagerAddress"]))
             for reply, each in zip(replies, alive, strict=True)
         )
+        return self._nodes
 
-    async def ask(self, node: int, request: Request, deadline: float | None = None) -> Reply:
+    async def ask(self, node: int, request: dict[str, Any], deadline: float | None) -> dict[str, Any]:
         """One request to the node part of a node, as a Ray task that is never retried behind our back."""
-        return await self._call(node, pipe.converse, deadline, self._sent, dict(request), {})
+        return await self._call(node, pipe.converse, deadline, self._script, request, {})
 
-    async def stop(self, node: int, attempt: str) -> None:
-        """Ask the node part to kill an attempt; a task of its own, because the first one is busy waiting."""
-        with contextlib.suppress(NodeLost):  # a lost node runs nothing of ours any more
-            await self._call(node, pipe.tell, 30.0, {"op": "stop", "attempt": attempt})
+    async def stop(self, node: int, attempt: str) -> bool:
+        """Kill an attempt: by a task of its own, because the first one is busy waiting."""
+        try:
+            reply = await self._call(node, pipe.tell, 30.0, {"op": "stop", "attempt": attempt})
+        except NodeLost:
+            return False  # a lost node runs nothing of ours any more
+        return bool(reply.get("stopped"))
 
     async def close(self) -> None:
-        """Give the leases back and leave the cluster; a local one ends with us."""
+        """Give the leases back and leave the cluster; a local one ends."""
         for group in self._groups:
-            with contextlib.suppress(RayError):  # the cluster may be gone already
-                remove_placement_group(group)
-        self._groups = []
+            remove_placement_group(group)
         await asyncio.to_thread(ray.shutdown)
 
-    async def _call(self, node: int, function: Any, deadline: float | None, *arguments: Any) -> Reply:
+    async def _lease(self, address: str, cpus: float) -> PlacementGroup:
+        """The whole node: nobody who asks for it, or for its CPUs, gets in beside us."""
+        group: PlacementGroup = placement_group(
+            [{f"node:{address}": 1.0, **({"CPU": cpus} if cpus else {})}], name=f"fabric-sweep-{address}"
+        )
+        while not await asyncio.to_thread(group.wait, 5.0):
+            self._tell(f"waiting for node {address}: somebody else holds it or its CPUs")
+        return group
+
+    async def _call(self, node: int, function: Any, deadline: float | None, *arguments: Any) -> dict[str, Any]:
         future = asyncio.wrap_future(self._task(node, function).remote(*arguments).future())
         end = None if deadline is None else time.monotonic() + deadline
         while True:
@@ -92,9 +142,9 @@ class RayExecutor:
                 future.cancel()
                 raise NodeLost(f"node {self._label(node)} left the cluster")
         try:
-            reply: Reply = future.result()
+            reply: dict[str, Any] = future.result()
         except (RayError, ConnectionError, RuntimeError) as error:
-            raise NodeLost(f"the worker on node {self._label(node)} died: {_first_line(error)}") from error
+            raise NodeLost(f"the worker on node {self._label(node)} died: {_brief(error)}") from error
         return reply
 
     def _task(self, node: int, function: Any) -> Any:
@@ -106,11 +156,12 @@ class RayExecutor:
         return self._tasks[node, function]
 
     def _label(self, node: int) -> str:
-        return self.nodes[node].name if node < len(self.nodes) else str(node)
+        return self._nodes[node].name if node < len(self._nodes) else str(node)
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+def _brief(error: BaseException) -> str:
+    """The first sentence of what Ray says, without its advice on where to look."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].partition(". ")[0]
 
 
 def _is_alive(node_id: str) -> bool:
@@ -120,16 +171,6 @@ def _is_alive(node_id: str) -> bool:
 def _nodes() -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]  # Ray has few types
     return found
-
-
-async def _lease(address: str, cpus: float) -> PlacementGroup:
-    """The whole node: nobody who asks for it, or for its CPUs, gets in beside us."""
-    group: PlacementGroup = placement_group(
-        [{f"node:{address}": 1.0, **({"CPU": cpus} if cpus else {})}], name=f"fabric-sweep-{address}"
-    )
-    while not await asyncio.to_thread(group.wait, 5.0):
-        logging.getLogger("sweep").warning("waiting for node %s: somebody else holds it or its CPUs", address)
-    return group
 
 
 def _connect(address: str | None) -> None:
@@ -145,5 +186,9 @@ def _connect(address: str | None) -> None:
     try:
         ray.init(**options)
     except (RayError, ConnectionError, RuntimeError, OSError, ValueError) as error:
-        what = "start Ray on this machine" if address is None else f"join the Ray cluster at {address}"
-        raise SiteError(f"cannot {what}: {_first_line(error)}") from error
+        raise _cannot(address, _brief(error)) from error
+
+
+def _cannot(address: str | None, why: str) -> SiteError:
+    what = "start Ray on this machine" if address is None else f"join the Ray cluster at {address}"
+    return SiteError(f"cannot {what}: {why}")

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
-import signal
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_result, stop_after_attempt, wait_exponential_jitter
 
 from schemas.attempt import Launch, Outcome, Output, Parsed, Process, Verdict
-from schemas.errors import Interrupted, NodeLost, SiteError, Stopped
+from schemas.errors import Interrupted, NodeLost, SiteError, Stopped, SweepError
 from schemas.plan import Inventory, Plan, Trial
-from schemas.spec import Retry, Way
+from schemas.spec import Way
 from sweep import cost, rows
 from sweep.append import Appender
+from sweep.past import Pasts, left, rest
 from sweep.rows import Attempt, Identity
 from tasks import benchmarks, execute, launchers, outcomes
 from tasks.executor import Executor
@@ -29,20 +30,10 @@ GRACE_S = 5.0
 """Between SIGTERM and SIGKILL."""
 CONFIRM_S = 60.0
 """How much longer than its time-out an attempt's reply may take, before the node counts as lost."""
+AGAIN_S = 0.2
+"""How long before a node is asked again."""
 OUTPUT_BYTES = 32 * 1024 * 1024
 """Read per stream; what is longer is cut in the middle and said so."""
-
-
-@dataclass(frozen=True, slots=True)
-class Past:
-    """What the archive has of a trial already: its last attempt."""
-
-    attempt: int
-    block_try: int
-    outcome: str
-    final: bool
-    missing: tuple[int, ...]
-    sizes: tuple[int, ...]
 
 
 class Watcher(Protocol):
@@ -85,7 +76,7 @@ class Driver:
         executor: Executor,
         appender: Appender,
         watcher: Watcher,
-        past: Mapping[uuid.UUID, Past],
+        past: Pasts,
         deadline: float | None = None,
     ) -> None:
         self._who = who
@@ -99,62 +90,54 @@ class Driver:
         self._interrupts = 0
         self._interrupted = asyncio.Event()
         self._running: str | None = None
+        self._killing: asyncio.Task[None] | None = None
+        self._warm: set[int] = set()
         self.summary = Summary()
 
     async def run(self) -> None:
         """All of the plan that the archive does not have yet. Interrupted or Stopped leave a resumable run."""
-        loop = asyncio.get_running_loop()
-        for each in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
-            loop.add_signal_handler(each, self._interrupt)
-        try:
-            await self._run()
-        finally:
-            for each in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
-                loop.remove_signal_handler(each)
-
-    async def _run(self) -> None:
         blocks = [list(members) for _, members in itertools.groupby(self._plan.trials, key=lambda trial: trial.block)]
-        todo = [(block_try, trials) for block_try, trials in map(self._left, blocks) if trials]
-        left = sum(len(trials) for _, trials in todo)
-        self._watcher.begin(self._plan, len(self._plan.trials) - left)
-        for done in self._past.values():
-            if done.final:
-                self.summary.outcomes[done.outcome] += 1
-        for block_try, trials in todo:
-            for trial in trials:
-                await self._trial(trial, block_try)
+        todo = [left(members, self._past) for members in blocks]
+        ids = {trial.trial_id for _, trials in todo for trial in trials}
+        done = [trial.trial_id for trial in self._plan.trials if trial.trial_id not in ids]
+        self.summary.outcomes.update(self._past[each].outcome for each in done)
+        self._watcher.begin(self._plan, len(done))
+        try:
+            for block_try, trials in todo:
+                for trial in trials:
+                    await self._trial(trial, block_try)
+        finally:
+            if self._killing is not None:
+                self._killing.cancel()
 
-    def _left(self, members: Sequence[Trial]) -> tuple[int, list[Trial]]:
-        """What is left of a block, and under which try: a cut block of several is done again whole."""
-        tries = [self._past[trial.trial_id] for trial in members if trial.trial_id in self._past]
-        if not tries:
-            return 0, list(members)
-        block_try = max(past.block_try for past in tries)
-        left = [trial for trial in members if not self._is_done(trial, block_try)]
-        launched = [trial for trial in members if trial.unsupported is None]
-        if len(launched) > 1 and left and len(left) < len(members):
-            for trial in launched:
-                if (past := self._past.get(trial.trial_id)) is not None and past.final:
-                    self.summary.outcomes[past.outcome] -= 1
-            return block_try + 1, launched
-        return block_try, left
+    def interrupt(self) -> None:
+        """First: finish what runs, then stop. Second: kill it."""
+        self._interrupts += 1
+        self._interrupted.set()
+        if self._interrupts == 1 and self._running is not None:
+            self._watcher.say("finishing what runs, then stopping; once more to kill it")
+        elif self._interrupts > 1 and self._running is not None and self._killing is None:
+            self._watcher.say("killing what runs")
+            self._killing = asyncio.ensure_future(self._kill())
 
-    def _is_done(self, trial: Trial, block_try: int) -> bool:
-        past = self._past.get(trial.trial_id)
-        return past is not None and past.final and (past.block_try == block_try or past.outcome == Outcome.UNSUPPORTED)
+    async def _kill(self) -> None:
+        """Have it killed; again and again, for a stop that comes before the start is not heard."""
+        with contextlib.suppress(SweepError):  # whoever waits for the attempt learns of it, too
+            while (attempt := self._running) is not None:
+                await self._executor.stop(0, attempt)
+                await asyncio.sleep(AGAIN_S)
 
     async def _trial(self, trial: Trial, block_try: int) -> None:
         """One trial to its last attempt; the row of each is on its way to the disk when this returns."""
-        number = past.attempt if (past := self._past.get(trial.trial_id)) is not None else 0
+        past = self._past.get(trial.trial_id)
+        number = past.attempt if past is not None else 0
         if trial.unsupported is not None:
             attempt = rows.unsupported(trial, time.time(), block_try, uuid.uuid4(), number + 1)
             await self._record(attempt)
             return
-        left = replace(trial, sizes=past.missing) if past and _is_half(past, block_try) else trial
+        await self._warm_up(trial, block_try)
         retry = self._plan.spec.run.retry
-        for _ in range(self._plan.spec.run.warmup if number == 0 else 0):
-            await self._attempt(trial, number, block_try, retry, phase="warmup")
-        state = _Left(left, number)
+        tries = _Tries(rest(trial, past, block_try), number, retry.attempts)
         retrying: AsyncRetrying = AsyncRetrying(
             retry=retry_if_result(lambda attempt: not attempt.final),
             stop=stop_after_attempt(retry.attempts),
@@ -164,16 +147,22 @@ class Driver:
         )
 
         async def attempt_once() -> Attempt:
-            attempt = await self._attempt(state.trial, state.number + 1, block_try, retry, tried=state.number - number)
-            state.number += 1
-            if attempt.parsed.measurements and attempt.parsed.missing:
-                state.trial = replace(trial, sizes=attempt.parsed.missing)
+            attempt = await self._attempt(tries.trial, tries.number + 1, block_try, tries.is_last)
+            tries.count(attempt)
             return attempt
 
         await retrying(attempt_once)
 
+    async def _warm_up(self, trial: Trial, block_try: int) -> None:
+        """Launches that are discarded, before the first trial on a set of nodes."""
+        nodes = trial.combination.nodes
+        if nodes not in self._warm:
+            self._warm.add(nodes)
+            for _ in range(self._plan.spec.run.warmup):
+                await self._attempt(trial, 0, block_try, lambda _: True, phase="warmup")
+
     async def _attempt(
-        self, trial: Trial, number: int, block_try: int, retry: Retry, *, tried: int = 0, phase: str = "measure"
+        self, trial: Trial, number: int, block_try: int, is_last: Callable[[Verdict], bool], phase: str = "measure"
     ) -> Attempt:
         self._may_start(trial)
         self._watcher.started(trial, number)
@@ -185,14 +174,13 @@ class Driver:
             parsed, verdict, output = await self._execute(trial, launch, processes, str(attempt_id))
         finally:
             self._running = None
-        final = verdict.outcome is not Outcome.CANCELLED and (not verdict.transient or tried + 1 >= retry.attempts)
         attempt = Attempt(
             trial,
             attempt_id,
             number,
             block_try,
             verdict,
-            final=final or phase != "measure",
+            final=verdict.outcome is not Outcome.CANCELLED and is_last(verdict),
             phase=phase,
             parsed=parsed,
             output=output,
@@ -201,9 +189,7 @@ class Driver:
             start=start,
         )
         await self._record(attempt)
-        if output is not None and output.left:
-            names = ", ".join(map(str, output.left))
-            raise SiteError(f"node {self._executor.nodes[0].name} cannot be cleaned: processes {names} do not die")
+        await self._leave_clean(attempt)
         if verdict.outcome is Outcome.CANCELLED:
             raise Interrupted("the run was interrupted")
         return attempt
@@ -252,17 +238,33 @@ class Driver:
         except NodeLost as lost:
             return Parsed(missing=trial.sizes), Verdict(Outcome.LOST, str(lost), transient=True), None
         output = execute.output(launch.asked, reply)
+        if output.ended == "stopped" and self._interrupts < 2:
+            output = replace(output, ended="lost")  # somebody else ended the node part
         parsed, verdict = outcomes.judge(benchmarks.get(trial.combination.benchmark), output)
         return parsed, verdict, output
 
     async def _record(self, attempt: Attempt) -> None:
         """Hand an attempt's rows over; the next trial runs while they reach the disk."""
-        if attempt.phase == "measure":
-            if attempt.final:
-                self.summary.outcomes[attempt.verdict.outcome.value] += 1
-            elif attempt.verdict.transient:
-                self.summary.retried += 1
+        if attempt.phase == "measure" and attempt.final:
+            self.summary.outcomes[attempt.verdict.outcome.value] += 1
         await self._appender.put(rows.attempt_rows(self._who, attempt), lambda: self._watcher.ended(attempt))
+
+    async def _leave_clean(self, attempt: Attempt) -> None:
+        """Make sure that nothing of an attempt is left: the next one would measure it. SiteError if something is."""
+        name = self._executor.nodes[0].name
+        remains = attempt.output.left if attempt.output is not None else ()
+        end = time.monotonic() + CONFIRM_S
+        lost = attempt.verdict.outcome is Outcome.LOST
+        while lost and time.monotonic() < end:
+            try:
+                runs = await self._executor.stop(0, str(attempt.attempt_id))  # a node part may outlive its worker
+                remains = (await self._executor.ask(0, {"op": "hello"}, CONFIRM_S))["left"]  # it hunts what has none
+            except NodeLost as error:
+                raise SiteError(str(error)) from error
+            lost = runs or bool(remains)
+            await asyncio.sleep(AGAIN_S if lost else 0)
+        if remains or lost:
+            raise SiteError(f"node {name} cannot be cleaned: {_named(remains)} of attempt {attempt.attempt_id} remain")
 
     def _may_start(self, trial: Trial) -> None:
         """Nothing starts after an interrupt, or when it cannot finish before the deadline."""
@@ -272,38 +274,45 @@ class Driver:
             raise Stopped("the deadline is near: what is left would not finish before it")
 
     async def _sleep(self, seconds: float) -> None:
-        """Wait before another attempt, or until somebody interrupts."""
-        try:
-            await asyncio.wait_for(self._interrupted.wait(), seconds)
-        except TimeoutError:
-            return
+        """Wait before another attempt; no longer than until somebody interrupts, or the deadline."""
+        left = seconds if self._deadline is None else min(seconds, max(0.0, self._deadline - time.time()))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._interrupted.wait(), left)
 
-    def _say_retry(self, state: RetryCallState) -> None:
-        wait = state.next_action.sleep if state.next_action is not None else 0.0
-        self._watcher.say(f"trying again in {wait:.0f} s")
-
-    def _interrupt(self) -> None:
-        """First: finish what runs. Second: kill it."""
-        self._interrupts += 1
-        self._interrupted.set()
-        if self._interrupts == 1:
-            self._watcher.say("finishing what runs, then stopping; once more to kill it")
-        elif self._running is not None:
-            self._watcher.say("killing what runs")
-            self._kill = asyncio.ensure_future(self._executor.stop(0, self._running))
+    async def _say_retry(self, state: RetryCallState) -> None:
+        """Say it after what it follows from."""
+        self.summary.retried += 1
+        await self._appender.flush()
+        if not self._interrupts:
+            wait = state.next_action.sleep if state.next_action is not None else 0.0
+            self._watcher.say(f"trying again in {wait:.0f} s")
 
 
 @dataclass(slots=True)
-class _Left:
-    """What is left of a trial between its attempts."""
+class _Tries:
+    """A trial between its attempts: what is left of it, and how often it may still be tried."""
 
     trial: Trial
     number: int
+    left: int
+    puzzles: int = 0
+    """Failures that no text we know explains."""
+
+    def is_last(self, verdict: Verdict) -> bool:
+        """Whether no attempt follows one that ended so: a failure that nobody can explain gets one more try."""
+        return not verdict.transient or self.left <= 1 or (verdict.unknown and self.puzzles > 0)
+
+    def count(self, attempt: Attempt) -> None:
+        """Take an attempt into account: sizes that it measured are not launched again."""
+        self.number += 1
+        self.left -= 1
+        self.puzzles += attempt.verdict.unknown
+        if attempt.parsed.measurements and attempt.parsed.missing:
+            self.trial = replace(self.trial, sizes=attempt.parsed.missing)
 
 
-def _is_half(past: Past, block_try: int) -> bool:
-    """Whether the last attempt of this try measured some sizes, so that only the rest is launched again."""
-    return past.block_try == block_try and bool(past.missing) and set(past.missing) < set(past.sizes)
+def _named(pids: Collection[int]) -> str:
+    return f"processes {', '.join(map(str, pids))}" if pids else "processes"
 
 
 def new_run_id(now: float) -> str:
@@ -311,29 +320,3 @@ def new_run_id(now: float) -> str:
     alphabet = "abcdefghijklmnopqrstuvwxyz234567"
     tail = "".join(alphabet[byte % 32] for byte in os.urandom(4))
     return time.strftime("r%Y%m%d-%H%M%S-", time.gmtime(now)) + tail
-
-
-def pasts(records: Sequence[Mapping[str, object]], *, again: bool) -> Iterator[tuple[uuid.UUID, Past]]:
-    """The archive's attempts of a run as the last one of each trial; `again`: what failed for good is not done."""
-    latest: dict[object, Mapping[str, object]] = {}
-    for each in sorted(records, key=lambda record: int(str(record["attempt"]))):
-        if each["phase"] == "measure":
-            latest[each["trial_id"]] = each
-    for key, each in latest.items():
-        outcome = str(each["outcome"])
-        final = bool(each["final"]) and not (again and outcome not in ("ok", "unsupported"))
-        yield (
-            uuid.UUID(str(key)),
-            Past(
-                attempt=int(str(each["attempt"])),
-                block_try=int(str(each["block_try"])),
-                outcome=outcome,
-                final=final,
-                missing=_sizes(each["missing"]),
-                sizes=_sizes(each["sizes"]),
-            ),
-        )
-
-
-def _sizes(value: object) -> tuple[int, ...]:
-    return tuple(int(size) for size in value) if isinstance(value, (list, tuple)) else ()

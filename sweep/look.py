@@ -33,7 +33,7 @@ def print_inventory(site: Path | None, address: str | None, kind: str | None) ->
     if kind == "inline" or (kind is None and address is None):
         executor = InlineExecutor()
     else:
-        from sweep.cluster import RayExecutor
+        from sweep.carrier import RayExecutor
 
         executor = RayExecutor(address)
     spec = Spec(name="inventory", factors={}, site=found)
@@ -68,7 +68,7 @@ def print_summary(plan: Plan, have: Inventory) -> None:
     spec = plan.spec
     launched = [trial for trial in plan.trials if trial.unsupported is None]
     lines = [
-        f"{spec.name} on {have.cluster}: {plan.points} points × {spec.run.repeats.min} repeats in {len(plan.trials)} trials",
+        f"{spec.name} on {have.cluster}: {len(plan.trials)} trials for {plan.points} points × {spec.run.repeats.min}",
         f"  launches   {len(launched)}, {plan.launches_saved} saved by measuring several message sizes in one",
         f"  excluded   {plan.excluded} points by `where`" if plan.excluded else "",
         f"  time       about {span(plan.estimate_s)}",

@@ -11,25 +11,28 @@ import random
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from uuid import UUID
 
 from rich.console import Console
 
 import archive
+from archive import durable
 from archive.store import Writer
 from archive.where import keep
-from schemas.errors import Interrupted, Stopped, SweepError
+from schemas.errors import ArchiveError, Interrupted, NodeLost, SiteError, SweepError
 from schemas.identity import hash_id
 from schemas.plan import Inventory, Plan
 from schemas.spec import Spec
 from sweep import load, rows
 from sweep.append import Appender
+from sweep.carrier import RayExecutor
 from sweep.deadline import deadline
-from sweep.drive import Driver, Past, Summary, Watcher, new_run_id, pasts
+from sweep.drive import Driver, Summary, Watcher, new_run_id
 from sweep.expand import expand
+from sweep.interrupt import Interrupts
+from sweep.past import Pasts, pasts
 from sweep.place import archive_folder
 from sweep.rows import Identity
 from sweep.survey import survey
@@ -54,95 +57,139 @@ class Finished:
 
 def start_run(spec_path: Path, folder: Path | None, site: Path | None, address: str | None, kind: str | None) -> int:
     """A new run of a spec, to its exit code."""
-    spec = load.load(spec_path, site=site, environ=os.environ)
-    seed = spec.run.seed if spec.run.seed is not None else random.SystemRandom().randrange(2**31)
-    expand(spec, Inventory(cluster=spec.site.cluster), keep, seed)  # bad input is told before anything is started
-    where = archive_folder(folder, spec.site)
-    who = Identity(new_run_id(time.time()), 0)
-    return _shown(spec, who, seed, where, _executor(spec, address, kind), {})
+    with Interrupts() as interrupts:
+        spec = load.load(spec_path, site=site, environ=os.environ)
+        seed = spec.run.seed if spec.run.seed is not None else random.SystemRandom().randrange(2**31)
+        expand(spec, Inventory(cluster=spec.site.cluster), keep, seed)  # bad input is told before anything is started
+        where = archive_folder(folder, spec.site)
+        who = Identity(new_run_id(time.time()), 0)
+        return _shown(_Work(spec, who, seed, where, dict), _executor(spec, address, kind), interrupts)
 
 
 def resume_run(run: str, folder: Path | None, address: str | None, kind: str | None, *, again: bool) -> int:
     """The rest of a run, its plan minus what the archive has, to its exit code."""
-    opened = archive.open(archive_folder(folder))
-    row = opened.run_row(opened.resolve(run))
-    site = (row["site_path"], row["site"]) if row["site_path"] else None
-    spec = load.reload((row["spec_path"], row["spec"]), site, os.environ)
-    who = Identity(str(row["run"]), int(str(row["stint"])) + 1)
-    past = dict(pasts(opened.attempts(who.run), again=again))
-    return _shown(spec, who, int(str(row["seed"])), opened.path, _executor(spec, address, kind), past)
+    with Interrupts() as interrupts:
+        opened = archive.open(archive_folder(folder))
+        row = opened.run_row(opened.resolve(run))
+        site = (row["site_path"], row["site"]) if row["site_path"] else None
+        spec = load.reload((row["spec_path"], row["spec"]), site, os.environ)
+        who = Identity(str(row["run"]), int(str(row["stint"])) + 1)
+
+        def past() -> Pasts:
+            return pasts(opened.attempts(who.run), again=again)
+
+        work = _Work(spec, who, int(str(row["seed"])), opened.path, past)
+        return _shown(work, _executor(spec, address, kind), interrupts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What a stint is to do."""
+
+    spec: Spec
+    who: Identity
+    seed: int
+    folder: Path
+    past: Callable[[], Pasts]
+    """What the archive has; asked once nobody else can add to it any more."""
 
 
 def _executor(spec: Spec, address: str | None, kind: str | None) -> Executor:
     """Ray, unless the site or the user wants this process alone."""
     if kind == "inline" or (kind is None and spec.site.reach == "local"):
         return InlineExecutor()
-    from sweep.cluster import RayExecutor  # Ray costs a second of import; only who needs it pays
-
     return RayExecutor(address)
 
 
-def _shown(spec: Spec, who: Identity, seed: int, folder: Path, executor: Executor, past: Mapping[UUID, Past]) -> int:
-    """Run it, show it, and say how it ended and what to type next."""
+def _shown(work: _Work, executor: Executor, interrupts: Interrupts) -> int:
+    """Do it, show it, and say how it ended and what to type next."""
+    run, folder = work.who.run, work.folder
     show = watcher(Console(stderr=True))
     try:
-        finished = asyncio.run(_run(spec, who, seed, folder, executor, show, past))
+        finished = asyncio.run(_run(work, executor, show, interrupts))
     finally:
         show.close()
     counts = ", ".join(f"{count} {name}" for name, count in sorted(finished.summary.outcomes.items()) if count)
-    show.say(f"run {who.run}: {counts or 'nothing'}; {finished.summary.retried} attempts tried again; archive {folder}")
+    show.say(f"run {run}: {counts or 'nothing'}; {finished.summary.retried} attempts tried again; archive {folder}")
     if finished.stopped is not None:
-        show.say(f"{finished.stopped}; go on with: sweep resume {who.run} --archive {folder}")
+        show.say(f"{finished.stopped}; go on with: sweep resume {run} --archive {folder}")
     return finished.exit_code
 
 
-async def _run(
-    spec: Spec,
-    who: Identity,
-    seed: int,
-    folder: Path,
-    executor: Executor,
-    watcher: Watcher,
-    past: Mapping[UUID, Past],
-) -> Finished:
-    writer = Writer(folder, who.run, who.stint)
-    watcher.say(f"run {who.run} in {folder}")
+async def _run(work: _Work, executor: Executor, show: Watcher, interrupts: Interrupts) -> Finished:
+    """From the nodes to the seal. What is raised, and not told in `Finished`, leaves nothing new to resume."""
+    with interrupts.heeded(lambda: None):  # what closes and seals comes to its end
+        show.say(f"run {work.who.run} in {work.folder}")
+        with durable.explained(work.folder):  # now rather than after the first hour
+            durable.make_folder(work.folder)
+            durable.now(work.folder)
+        writer = Writer(work.folder, work.who.run, work.who.stint)
+        try:
+            starting = asyncio.ensure_future(_start(work, executor, writer))
+            with interrupts.heeded(starting.cancel):
+                begun = await _uninterrupted(starting, interrupts)
+            finished = await _drive(work, begun, executor, writer, show, interrupts)
+        finally:
+            await executor.close()
+        interrupts.forget()
+        return finished
+
+
+async def _uninterrupted(starting: asyncio.Future[_Begun], interrupts: Interrupts) -> _Begun:
+    """What has begun. Interrupted where a signal came first; SiteError where the nodes were lost."""
     try:
-        await executor.open()
-        names = sorted({str(level).partition(".")[0] for level in spec.factors["benchmark"]})
-        inventory = await survey(executor, spec.site, names)
-        plan = expand(spec, inventory, keep, seed)
-        writer.append(
-            {
-                "runs": [_run_row(who, spec, plan)],
-                "nodes": [rows.node_row(who, node) for node in executor.nodes],
-                "events": [rows.event(who, "started", f"stint {who.stint}: {len(plan.trials)} trials")],
-            }
-        )
-        return await _drive(plan, inventory, who, writer, executor, watcher, past)
-    finally:
-        await executor.close()
+        begun = await starting
+    except NodeLost as error:
+        raise SiteError(str(error)) from error
+    except asyncio.CancelledError:
+        if not interrupts.count:
+            raise
+    if interrupts.count:
+        raise Interrupted("interrupted while it started; nothing was measured")
+    return begun
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A stint that holds the nodes and the run."""
+
+    plan: Plan
+    inventory: Inventory
+    past: Pasts
+
+
+async def _start(work: _Work, executor: Executor, writer: Writer) -> _Begun:
+    """Take the nodes, look at them, plan, and take the run: from its first append on nobody else can add to it."""
+    await executor.open()
+    names = sorted({str(level).partition(".")[0] for level in work.spec.factors["benchmark"]})
+    inventory = await survey(executor, work.spec.site, names)
+    plan = expand(work.spec, inventory, keep, work.seed)
+    writer.append(
+        {
+            "runs": [_run_row(work.who, work.spec, plan)],
+            "nodes": [rows.node_row(work.who, node) for node in executor.nodes],
+            "events": [rows.event(work.who, "started", f"stint {work.who.stint}: {len(plan.trials)} trials")],
+        }
+    )
+    return _Begun(plan, inventory, work.past())
 
 
 async def _drive(
-    plan: Plan,
-    inventory: Inventory,
-    who: Identity,
-    writer: Writer,
-    executor: Executor,
-    watcher: Watcher,
-    past: Mapping[UUID, Past],
+    work: _Work, begun: _Begun, executor: Executor, writer: Writer, show: Watcher, interrupts: Interrupts
 ) -> Finished:
     stopped: SweepError | None = None
-    end = deadline(plan.spec.run.deadline, time.time(), os.environ)
+    end = deadline(begun.plan.spec.run.deadline, time.time(), os.environ)
     async with Appender(writer) as appender:
-        driver = Driver(who, plan, inventory, executor, appender, watcher, past, end)
+        driver = Driver(work.who, begun.plan, begun.inventory, executor, appender, show, begun.past, end)
         try:
-            await driver.run()
-        except (Interrupted, Stopped) as error:
+            with interrupts.heeded(driver.interrupt):
+                await driver.run()
+        except ArchiveError:
+            raise
+        except SweepError as error:
             stopped = error
     kind, text = ("ended", "all trials have an outcome") if stopped is None else ("stopped", str(stopped))
-    writer.append({"events": [rows.event(who, kind, text)]})
+    writer.append({"events": [rows.event(work.who, kind, text)]})
     await asyncio.to_thread(writer.seal)
     return Finished(driver.summary, stopped)
 

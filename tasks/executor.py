@@ -26,8 +26,8 @@ class Executor(Protocol):
     async def ask(self, node: int, request: Request, deadline: float | None = None) -> Reply:
         """One request to a node part, and its reply. NodeLost after `deadline` seconds, or when the node is gone."""
 
-    async def stop(self, node: int, attempt: str) -> None:
-        """Ask the node part to kill an attempt that another `ask` is waiting for."""
+    async def stop(self, node: int, attempt: str) -> bool:
+        """Ask the node to kill an attempt that another `ask` waits for, or waited for; whether it still ran there."""
 
     async def close(self) -> None:
         """Give the nodes back; nothing of ours is left on them."""
@@ -53,9 +53,10 @@ class InlineExecutor:
         except (TimeoutError, ConnectionError, RuntimeError) as error:
             raise NodeLost(f"the node part of this machine did not answer: {error}") from error
 
-    async def stop(self, node: int, attempt: str) -> None:
-        """Ask the node part to kill an attempt."""
-        await asyncio.to_thread(pipe.tell, {"op": "stop", "attempt": attempt})
+    async def stop(self, node: int, attempt: str) -> bool:
+        """Ask the node part to kill an attempt; whether one there still ran it."""
+        reply = await asyncio.to_thread(pipe.tell, {"op": "stop", "attempt": attempt})
+        return bool(reply["stopped"])
 
     async def close(self) -> None:
         """End the node part, and with it whatever it still runs."""

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from schemas.attempt import Exit, Measurement, Outcome, Output, Parsed, Verdict
+from schemas.attempt import Asked, Exit, Outcome, Output, Parsed, Verdict
 from schemas.errors import ParseError
 from tasks.benchmarks import Benchmark
 
@@ -150,9 +149,8 @@ def judge(benchmark: Benchmark, output: Output) -> tuple[Parsed, Verdict]:
     except ParseError as error:
         parsed, problem = Parsed(missing=output.asked.sizes), str(error)
     death = _death(output)
-    if death and parsed.measurements:
-        parsed = replace(parsed, measurements=_last_is_partial(parsed.measurements))
-    return parsed, _verdict(parsed, problem, death, output)
+    verdict = _verdict(parsed, problem, death, output)
+    return _with_partial(parsed, output.asked) if death and parsed.measurements else parsed, verdict
 
 
 def _verdict(parsed: Parsed, problem: str, death: str, output: Output) -> Verdict:
@@ -176,10 +174,12 @@ def _verdict(parsed: Parsed, problem: str, death: str, output: Output) -> Verdic
         return Verdict(Outcome.FAILED, parsed.failure, lines)
     if death:
         never = bool(errors.strip())
-        return Verdict(Outcome.FAILED, f"{death}; {_measured(parsed, output)}", lines, transient=not never)
+        reason = f"{death}; {_measured(parsed, output)}"
+        return Verdict(Outcome.FAILED, reason, lines, transient=not never, unknown=not never)
     if problem:
         return Verdict(Outcome.UNPARSED, f"exited with 0, but the output is not what we know: {problem}", lines)
-    return Verdict(Outcome.FAILED, f"exited with 0, but {_measured(parsed, output)}", lines, transient=True)
+    reason = f"exited with 0, but {_measured(parsed, output)}"
+    return Verdict(Outcome.FAILED, reason, lines, transient=True, unknown=True)
 
 
 def _death(output: Output) -> str:
@@ -255,10 +255,13 @@ def _tail(output: Output) -> tuple[str, ...]:
     return ()
 
 
-def _last_is_partial(rows: Sequence[Measurement]) -> tuple[Measurement, ...]:
-    """The rows with the last one, all its numbers, marked: it may be cut."""
+def _with_partial(parsed: Parsed, asked: Asked) -> Parsed:
+    """The rows with the last one, all its numbers, marked: it may be cut, so its size is still to be measured."""
+    rows = parsed.measurements
     last = rows[-1]
     start = len(rows) - 1
     while start and (rows[start - 1].message_size, rows[start - 1].t_end) == (last.message_size, last.t_end):
         start -= 1
-    return (*rows[:start], *(replace(each, partial=True) for each in rows[start:]))
+    marked = (*rows[:start], *(replace(each, partial=True) for each in rows[start:]))
+    missing = tuple(size for size in asked.sizes if size == last.message_size or size in parsed.missing)
+    return replace(parsed, measurements=marked, missing=missing)
