@@ -6,8 +6,10 @@ stdout. It leaves whoever started it by a double fork, adopts every orphan among
 when its stdin or the process it watches ends, it kills everything, makes sure of that, and ends.
 
     hello     {watch_pid, base: "watch" | "own", folder} -> {ready, pid, socket, strays, left, others, notes}
-    run       {attempt, processes: [{role, argv, env, path, setup, ready}], files, timeout, grace, limit}
-              -> {start, elapsed, ended, exits, streams, left, killed, notes}
+    run       {attempt, processes: [{role, argv, env, path, setup, ready}], files, folder, timeout, grace, limit, looks}
+              -> {start, elapsed, ended, exits, streams, left, killed, notes, looks, idle}
+    spawned   {key, exit_code} or {key, error} -> nothing: how what {event: spawn, key, attempt, host, command} asked
+              for on another node ended; a process of an attempt asks by {op: spawn, …} on the socket SWEEP_AGENT
     stop      {attempt} -> {stopped}; answered at once, on stdin and on the socket that `hello` names
     facts     {programs: {name: [version arguments]}, path, env, setup}
               -> {host, cpus, memory_bytes, nics, facts, programs: {name: {path, version}}}
@@ -27,6 +29,7 @@ import resource
 import selectors
 import signal
 import socket
+import stat
 import struct
 import subprocess
 import sys
@@ -42,6 +45,8 @@ if TYPE_CHECKING:
 NAME = "sweep-node-part"  # the kernel keeps 15 characters of a name
 ATTEMPT = "SWEEP_ATTEMPT"
 OWNER = "SWEEP_NODE_PART"
+AGENT = "SWEEP_AGENT"
+LOOK_GAP = 0.002  # between two looks at the counters that lines of output cause: a look costs 0.1 ms
 LINGER = 0.2  # a launcher that ended by itself leaves its ranks for a moment
 FAREWELL = 1.0  # all the grace there is once whoever started us is gone
 CONFIRM = 10.0  # how long killed processes may take to vanish before we say that they are left
@@ -459,16 +464,19 @@ class Attempt:
         self.grace = float(request.get("grace", 2.0))
         self.limit = int(request.get("limit", 1 << 24))
         self.wanted, self.files = request["processes"], request.get("files", {})
+        self.shared = request.get("folder")
         self.roles: list[Role] = []
         self.ended = "stopped" if part.ending else ""
         self.adopted = False
         self.signalled: set[int] = set()
         self.left: set[int] = set()
+        self.looks = Looks(part.counters, self.began, request.get("looks"))
 
     def run(self) -> dict[str, Any]:
         """Starts the roles, waits for the end, clears up, and says what happened."""
-        folder = self.part.fresh_folder()
-        marks = {ATTEMPT: self.name, OWNER: self.part.owner}
+        folder = make_shared(self.shared) if self.shared else self.part.fresh_folder()
+        marks = {ATTEMPT: self.name, OWNER: self.part.owner, AGENT: f"{self.part.folder}/stop"}
+        idle = self.looks.since(self.part.last_look)
         try:
             for name, content in self.files.items():
                 lay_file(folder, name, content)
@@ -479,6 +487,8 @@ class Attempt:
         finally:
             self._clear()
             self._drain()
+            self.looks.take()
+            self.part.last_look = self.looks.last
             remove_folder(folder)
         streams = [(role.name, name, stream) for role in self.roles for name, stream in role.streams.items()]
         return {
@@ -490,6 +500,8 @@ class Attempt:
             "left": sorted(self.left),
             "killed": len(self.signalled),
             "notes": self.part.notes,
+            "looks": self.looks.taken,
+            "idle": idle,
         }
 
     def end(self, how: str) -> None:
@@ -519,7 +531,7 @@ class Attempt:
 
     def _await(self, done: Callable[[], bool]) -> None:
         """Waits until `done`, the deadline, or a stop, whichever comes first."""
-        self.part.wait(lambda: self.ended != "" or done(), self.deadline)
+        self.part.wait(lambda: self.looks.due() or self.ended != "" or done(), self.deadline, self.looks.period)
         if not done():
             self.end("timeout")
 
@@ -531,6 +543,8 @@ class Attempt:
             return False
         if data:
             role.look(stream.feed(time.monotonic() - self.began, data))
+            if role is self.roles[-1]:
+                self.looks.at_line()
         else:
             self._close(stream)
         return bool(data)
@@ -593,13 +607,62 @@ class Attempt:
         return found
 
 
+class Looks:
+    """Looks at the node's counters during one attempt: before, after, at lines of output, and every so often."""
+
+    def __init__(self, look: Callable[[], Mapping[str, Any]], began: float, wanted: Mapping[str, Any] | None) -> None:
+        self.look, self.began = look, began
+        self.wanted = wanted is not None
+        self.period = float((wanted or {}).get("period") or FOREVER)
+        self.taken: list[list[Any]] = []
+        self.last: Mapping[str, Any] | None = None
+        if self.wanted:
+            self.take()
+
+    def take(self) -> None:
+        """Looks now."""
+        if self.wanted:
+            self.last = self.look()
+            self.taken.append([self.last["t"] - self.began, self.last["nics"]])
+
+    def at_line(self) -> None:
+        """Looks because a line came: the end of one message size's window, and the start of the next."""
+        if self.wanted and time.monotonic() - self.began - self.taken[-1][0] >= LOOK_GAP:
+            self.take()
+
+    def due(self) -> bool:
+        """Looks if a period has passed; never a reason to stop waiting."""
+        if self.period != FOREVER and time.monotonic() - self.began - self.taken[-1][0] >= self.period:
+            self.take()
+        return False
+
+    def since(self, before: Mapping[str, Any] | None) -> list[Any] | None:
+        """Seconds since the attempt before ended, and the counters then: what moved meanwhile is not ours."""
+        if before is None or self.last is None:
+            return None
+        return [self.last["t"] - before["t"], before["nics"]]
+
+
 def lay_file(folder: str, name: str, content: str) -> None:
     """Writes one small file; a script may be executed."""
     if name in ("", ".", "..") or "/" in name:
         raise ValueError(f"{name!r} is not a plain file name")
     mode = 0o700 if content.startswith("#!") else 0o600
-    with open(os.open(f"{folder}/{name}", os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode), "w", encoding="utf-8") as file:
+    beside = f"{folder}/{name}.{os.getpid()}"  # nodes that share a file system lay the same file at the same time
+    with open(os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode), "w", encoding="utf-8") as file:
         file.write(content.replace("{files}", folder))
+    os.rename(beside, f"{folder}/{name}")
+
+
+def make_shared(path: str) -> str:
+    """A folder of the same name on all nodes of an attempt; on a shared file system it is one, and may be there."""
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        seen = os.lstat(path)
+        if seen.st_uid != os.geteuid() or not stat.S_ISDIR(seen.st_mode) or seen.st_mode & 0o077:
+            raise PermissionError(f"{path} is there already, and not ours alone") from None
+    return path
 
 
 def ready_or_ended(role: Role) -> bool:
@@ -714,6 +777,9 @@ class Part(Loop):
         self.folder = ""
         self.attempts = 0
         self.attempt: Attempt | None = None
+        self.last_look: Mapping[str, Any] | None = None
+        self.asking: dict[int, socket.socket] = {}
+        self.spawns = 0
         self.requests: deque[dict[str, Any]] = deque()
         self.buffer = b""
         self.listen(0, self._read_requests)
@@ -846,6 +912,8 @@ class Part(Loop):
             request = as_request(line)
             if request["op"] == "stop":
                 self.send(self.answer(request))
+            elif request["op"] == "spawned":
+                self._tell_asker(request)
             else:
                 self.requests.append(request)
 
@@ -867,13 +935,31 @@ class Part(Loop):
 
     def _serve_caller(self, caller: socket.socket) -> None:
         self.forget(caller.fileno())
+        try:
+            request = as_request(caller.recv(CHUNK))  # each is one small packet
+        except OSError:
+            request = as_request(b"")
+        if request["op"] == "spawn" and self.attempt is not None and self.attempt.name == request.get("attempt"):
+            self.spawns += 1
+            self.asking[self.spawns] = caller  # answered when the command has ended
+            self.send({"event": "spawn", "key": self.spawns, **request})
+            return
         with caller:
             try:
-                request = as_request(caller.recv(CHUNK))  # a stop request is one small packet
-                reply = self.answer(request) if request["op"] == "stop" else {"error": "only stop is answered here"}
+                known = request["op"] == "stop"
+                reply = self.answer(request) if known else {"error": "only stop, and spawn by a running attempt"}
                 caller.sendall(json.dumps(reply).encode() + b"\n")
             except OSError:
                 return  # a caller that did not wait for the answer
+
+    def _tell_asker(self, request: Mapping[str, Any]) -> None:
+        """Hands the end of a command on another node to the agent that asked for it."""
+        asker = self.asking.pop(request["key"])
+        with asker:
+            try:
+                asker.sendall(json.dumps(request).encode() + b"\n")
+            except OSError:
+                return  # an agent that was killed meanwhile
 
 
 def as_request(line: bytes) -> dict[str, Any]:

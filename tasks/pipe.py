@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -43,6 +44,10 @@ _PATIENCE = 30.0
 """Longer than a node part takes to kill, to confirm, and to give up."""
 
 
+Spawn = Callable[[str, str], int]
+"""Host and command -> exit code."""
+
+
 def script_text() -> str:
     """The whole node part as one script: read by the driver, run by any Python from 3.9 on."""
     here = Path(__file__).parent
@@ -50,8 +55,10 @@ def script_text() -> str:
     return _LOADER.format(**sources)
 
 
-def converse(script: str, request: dict[str, Any], hello: dict[str, Any]) -> dict[str, Any]:
+def converse(script: str, request: dict[str, Any], hello: dict[str, Any], spawn: Spawn | None = None) -> dict[str, Any]:
     """One request to this process's node part, and its reply; starts one with `hello` if there is none (any more).
+
+    `spawn` runs a command on another node for a process of the attempt that asks by `tasks/agent.py`, from a thread.
 
     `hello` may leave out what a Ray worker needs: to watch its parent, the raylet, and take over what that was
     started with. One conversation at a time; others wait. RuntimeError for what the node part refuses,
@@ -66,7 +73,7 @@ def converse(script: str, request: dict[str, Any], hello: dict[str, Any]) -> dic
             greeting = _greet(state, hello)
             if request["op"] == "hello":
                 return greeting
-        return _exchange(state, request)
+        return _exchange(state, request, spawn)
 
 
 def tell(request: dict[str, Any], socket_path: str | None = None) -> dict[str, Any]:
@@ -121,15 +128,28 @@ class NodePart:
         line, _, self.pending = b"".join(chunks).partition(b"\n")
         return line
 
-    def read_reply(self, number: int) -> dict[str, Any]:
+    def read_reply(self, number: int, spawn: Spawn | None) -> dict[str, Any]:
         """The reply to that request; ConnectionError with the node part's last words when it ends instead."""
         said = "it was killed"
         while line := self.read_line():
             reply: dict[str, Any] = json.loads(line)
-            if reply.pop("id", None) == number:
+            if reply.get("event") == "spawn":
+                threading.Thread(target=self._spawn, args=(reply, spawn), daemon=True).start()
+            elif reply.pop("id", None) == number:
                 return reply
             said = str(reply.get("crash", reply))
         raise ConnectionError(f"the node part ended: {said}")
+
+    def _spawn(self, event: dict[str, Any], spawn: Spawn | None) -> None:
+        """Have a command run elsewhere, and tell the node part how it ended."""
+        end: dict[str, Any] = {"error": f"{event['host']}: this attempt has no other nodes"}
+        if spawn is not None:
+            try:
+                end = {"exit_code": spawn(event["host"], event["command"])}
+            except Exception as error:  # noqa: BLE001 - whatever it was, the agent must not wait for ever
+                end = {"error": str(error)}
+        with contextlib.suppress(ConnectionError, BrokenPipeError):  # the attempt is over, and so is its node part
+            self.write(json.dumps({"op": "spawned", "key": event["key"], **end}).encode() + b"\n")
 
     def hang_up(self) -> None:
         """Close stdin, once: the node part takes it as the end."""
@@ -198,13 +218,13 @@ def _greet(state: Any, hello: dict[str, Any]) -> dict[str, Any]:
     return greeting
 
 
-def _exchange(state: Any, request: dict[str, Any]) -> dict[str, Any]:
+def _exchange(state: Any, request: dict[str, Any], spawn: Spawn | None = None) -> dict[str, Any]:
     """Send a request and wait for its own reply; a conversation that is broken off ends the node part."""
     node_part: NodePart = state.node_part
     number = next(node_part.numbers)
     try:
         node_part.write(json.dumps({**request, "id": number}).encode() + b"\n")
-        reply = node_part.read_reply(number)
+        reply = node_part.read_reply(number, spawn)
     except BaseException:
         _forget(state)
         raise
