@@ -14,7 +14,7 @@ from typing import Any
 from schemas.errors import SiteError
 from sweep import lab_ray, lab_state
 from sweep.lab_namespaces import start_time
-from sweep.lab_plan import Plan
+from sweep.lab_plan import SWITCH, Plan
 from sweep.lab_start import Tell, program
 from sweep.lab_state import Host, Lab
 from sweep.lab_supervisor import KEEP
@@ -74,18 +74,20 @@ def _start_supervisor(plan: Plan, folder: Path, ours: socket.socket, theirs: soc
 
 
 def _hear(channel: socket.socket, plan: Plan, hosts: list[Host]) -> None:
-    """Gather the hosts, the switch first, as each of them reports itself; raises SiteError for what failed."""
-    wanted = 1 + len(plan.hosts)
+    """Gather the hosts as each reports itself, in the plan's order at last; raises SiteError when one fails."""
+    order = [SWITCH, *plan.hosts]
     built = False
-    while not (built and len(hosts) == wanted):
+    while not (built and len(hosts) == len(order)):
         event, pid = _receive(channel)
         if "failed" in event:
             raise SiteError(explain(event["failed"], event["errno"], event["text"]))
         built = built or "built" in event
         if "host" in event:
             name, started = event["host"], start_time(pid)
-            if started is not None:
-                hosts.append(Host(name, pid, started, plan.addresses(name), own_sys=event["own_sys"]))
+            if started is None:
+                raise SiteError(f"host {name!r} of the lab ended while the lab was being built; try again")
+            hosts.append(Host(name, pid, started, plan.addresses(name), own_sys=event["own_sys"]))
+    hosts.sort(key=lambda host: order.index(host.name))
 
 
 def _receive(channel: socket.socket) -> tuple[dict[str, Any], int]:

@@ -13,7 +13,7 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 MOUNT, UTS, IPC, USER, PID, NET = 0x00020000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000
 """Kinds of namespace: CLONE_NEW* of <linux/sched.h>."""
@@ -89,21 +89,31 @@ def run_in_host(record: str, host: str, argv: Sequence[str]) -> NoReturn:
 
     The command sees the current directory. It ends when this process ends, and gets the signals that this one gets.
     """
-    lab = json.loads(Path(record).read_bytes())
-    entry = next((entry for entry in lab["hosts"] if entry["name"] == host), None)
-    if entry is None or start_time(entry["pid"]) != entry["start"]:
-        _refuse(f"no host {host!r} is up in the lab {lab['plan']['name']!r}")
+    entry, lab = _find(record, host)
     environment = {name: value for name, value in os.environ.items() if name not in lab["unset"]} | lab["env"]
     environment |= {"SWEEP_LAB_NODE": host}
     here = Path.cwd()
     own_group = not os.isatty(0)
     signal.pthread_sigmask(signal.SIG_BLOCK, (*FORWARDED, signal.SIGCHLD))
     parent = os.pidfd_open(os.getpid())
-    join(entry["pid"])
-    child = os.fork()
+    try:
+        join(entry["pid"])
+        child = os.fork()
+    except OSError as error:  # the host, or the whole lab, ended under our hands
+        _refuse(f"host {host!r} cannot be entered: {error.strerror}")
     if child == 0:
         _become(argv, here, environment, parent=parent, own_group=own_group)
     _relay(child, everything=own_group)
+
+
+def _find(record: str, host: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The host's entry, and the lab's whole record."""
+    file = Path(record)
+    lab = json.loads(file.read_bytes()) if file.exists() else {"hosts": []}
+    entry = next((entry for entry in lab["hosts"] if entry["name"] == host), None)
+    if entry is None or start_time(entry["pid"]) != entry["start"]:
+        _refuse(f"no host {host!r} is up in the lab {file.parent.name!r}")
+    return entry, lab
 
 
 def _become(

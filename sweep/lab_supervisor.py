@@ -154,8 +154,11 @@ def _end_on_signals() -> None:
 
 
 def _adopt() -> None:
-    """Let the kernel reap whatever is orphaned in our PID namespace."""
+    """Let the kernel reap whatever is orphaned in our PID namespace, from now on."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    with contextlib.suppress(ChildProcessError):  # none is left
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 def _hold(folder: int) -> None:

@@ -81,7 +81,7 @@ def receiver(name: str, host: str, address: str) -> Iterator[None]:
         yield
 
 
-def rate_to(name: str, host: str, address: str, size: int = 4_000_000) -> float:
+def rate_to(name: str, host: str, address: str, size: int = 2_000_000) -> float:
     """bit/s at which a host sends to an address that has a receiver."""
     return float(output(name, host, sys.executable, PROBE, "send", address, str(size)))
 
@@ -164,25 +164,30 @@ def test_nothing_crosses_a_wire_unasked(runtime: Path) -> None:
 
 
 def test_a_nic_of_a_quarter_of_the_rate_takes_four_times_as_long(net: lab.Lab) -> None:
-    lab.set_rate("net", "node2", "nic1", "100mbit")
+    lab.set_rate("net", "node2", "nic0", "80mbit")
+    lab.set_rate("net", "node2", "nic1", "20mbit")
     with receiver("net", "node1", "10.77.1.1"), receiver("net", "node1", "10.77.2.1"):
         ratios = [rate_to("net", "node2", "10.77.1.1") / rate_to("net", "node2", "10.77.2.1") for _ in range(3)]
-    lab.set_rate("net", "node2", "nic1", "400mbit")
-    assert 3 < sorted(ratios)[1] < 5
+    for nic in ("nic0", "nic1"):
+        lab.set_rate("net", "node2", nic, "400mbit")
+    assert 2.5 < sorted(ratios)[1] < 6
 
 
 def test_a_pulled_cable_takes_the_carrier_and_a_plugged_one_brings_it_back(net: lab.Lab) -> None:
     def carrier() -> str:
         return output("net", "node3", "cat", "/sys/class/net/nic0/carrier", "/sys/class/net/nic1/carrier")
 
+    def reached() -> bool:
+        send = [sys.executable, PROBE, "send", "10.77.1.3", "1"]
+        return subprocess.run(lab.command("net", "node1", send), capture_output=True).returncode == 0
+
     with receiver("net", "node3", "10.77.1.3"):
         lab.link("net", "node3", "nic0", up=False)
         assert carrier() == "0\n1\n"
-        sender = [sys.executable, PROBE, "send", "10.77.1.3", "1"]
-        assert subprocess.run(lab.command("net", "node1", sender), capture_output=True).returncode != 0
+        assert not reached()
         lab.link("net", "node3", "nic0", up=True)
         assert carrier() == "1\n1\n"
-        assert rate_to("net", "node1", "10.77.1.3", 1000) > 0
+        assert soon(reached)
     lab.link("net", "node3", up=False)
     assert carrier() == "0\n0\n"
     lab.link("net", "node3", up=True)
@@ -235,7 +240,7 @@ def test_up_in_another_shape_says_how_to_end_the_one_there(net: lab.Lab, nodes: 
 
 
 def test_two_labs_stand_side_by_side(net: lab.Lab) -> None:
-    lab.up(2, 1, "100mbit", "beside", ray=False)
+    lab.up(2, 1, "10mbit", "beside", ray=False)
     assert set(lab.labs()) == {"beside", "net"}
     assert output("beside", "node1", "ls", "/sys/class/net").split() == ["lo", "mgmt", "nic0"]
     with receiver("beside", "node1", "10.77.1.1"), receiver("net", "node1", "10.77.1.1"):
@@ -271,7 +276,7 @@ def test_sigkill_of_the_supervisor_leaves_nothing(runtime: Path) -> None:
         assert process.wait(timeout=20) == 128 + signal.SIGKILL
     assert soon(lambda: not carrying("SWEEP_LAB=killed"))
     assert soon(lambda: not namespaces() & theirs)
-    assert lab.status("killed").state == "down"
+    assert soon(lambda: lab.status("killed").state == "down")
     assert not lab.down("killed")
 
 
@@ -290,8 +295,7 @@ def test_a_lab_whose_starter_is_killed_ends_by_itself(runtime: Path) -> None:
         "lab.up(2, 1, '100mbit', 'orphan', ray=False, tell=lambda _: os.kill(os.getpid(), 9))"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == -signal.SIGKILL
-    assert soon(lambda: not carrying("SWEEP_LAB=orphan"))
-    assert lab.status("orphan").state == "down"
+    assert soon(lambda: not carrying("SWEEP_LAB=orphan") and lab.status("orphan").state == "down")
     assert not lab.down("orphan")
 
 
@@ -315,7 +319,8 @@ def test_two_ups_at_the_same_time_build_one_lab(runtime: Path) -> None:
 def test_a_host_whose_first_process_is_killed_is_gone_and_the_others_stay(runtime: Path) -> None:
     lab.up(2, 1, "100mbit", "crash", ray=False)
     os.kill(lab.pids("crash", "node2")[0], signal.SIGKILL)
-    assert soon(lambda: [host.alive for host in lab.status("crash").hosts] == [True, True, True, False])
+    gone = soon(lambda: [host.alive for host in lab.status("crash").hosts] == [True, True, True, False])
+    assert gone, lab.status("crash")
     with pytest.raises(SiteError, match="node2"):
         lab.command("crash", "node2", ["true"])
     assert lab.run("crash", ["true"], "node1") == 0
