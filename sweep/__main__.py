@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
+from typing import NoReturn
 
-from schemas.errors import SweepError
+from schemas.errors import SiteError, SweepError
 
 
 def main() -> None:
     """Run the command line; never a traceback for what the user or the environment did wrong."""
     from sweep.cli import app
 
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # whatever a benchmark printed, on any terminal
     try:
         app()
+        sys.stdout.flush()
     except SweepError as error:
         for line in str(error).splitlines():
             print(f"sweep: {line}", file=sys.stderr)
         sys.exit(error.exit_code)
     except BrokenPipeError:  # the reader of our output had enough, as in `sweep sql … | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+        _end(0)
     except KeyboardInterrupt:
-        sys.exit(130)
+        _end(130)
+    except OSError as error:  # a full disk behind a redirection, a limit reached: named by the system itself
+        print(f"sweep: {error.filename or 'stdout'}: {error.strerror or error}", file=sys.stderr)
+        _end(SiteError.exit_code)
+
+
+def _end(code: int) -> NoReturn:
+    """Exit without writing what stdout still holds: it would fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -6,21 +6,25 @@ import contextlib
 import os
 import shlex
 import shutil
+import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO, TypeVar
 
 import typer
 
 import archive
 from archive import Archive, Limits
 from archive.landlock import restrict
-from schemas.errors import InputError, Problem, SiteError
+from schemas.errors import ArchiveError, InputError, Problem, SiteError
 from sweep.listing import emit
 from sweep.place import archive_folder
+
+T = TypeVar("T")
 
 
 def answer(
@@ -30,71 +34,94 @@ def answer(
     text = _statement(statement)
     opened = archive.open(archive_folder(folder))
     chosen = opened.resolve(run) if run is not None else None
-    with _target(output, style) as target, _fence(opened.path, seconds) as limits:
-        relation = opened.sql(text, run=chosen, limits=limits)
-        if style == "parquet":
+    with _target(output, style) as target:
+
+        def ask(limits: Limits) -> tuple[list[str], list[tuple[Any, ...]]] | None:
+            relation = opened.sql(text, run=chosen, limits=limits)
+            if style != "parquet":
+                return relation.columns, relation.fetchall()
             from archive.export import write_parquet  # Arrow costs half a second of import
 
             write_parquet(relation, target.buffer)
-        else:
-            emit(relation.columns, relation.fetchall(), style, None if output is None else target)
+            return None
+
+        rows = _fenced(opened.path, seconds, ask)
+        if rows is not None:
+            emit(*rows, style, None if output is None else target)
     _warn(opened)
 
 
 @contextlib.contextmanager
 def _target(output: Path | None, style: str) -> Iterator[TextIO]:
-    """Where the answer goes; opened before the fence goes up."""
+    """Where the answer goes: opened before the question is asked, and under its name only when it is whole."""
     if output is None:
         if style == "parquet" and sys.stdout.isatty():
             raise InputError(Problem("--format", "parquet is no text", "add `-o FILE`, or pipe it somewhere"))
         yield sys.stdout
         return
+    place = output.resolve()
+    beside = place if place.exists() and not place.is_file() else place.with_name(f".{place.name}.{os.getpid()}")
     try:
-        file = output.open("w", encoding="utf-8", newline="")
+        with beside.open("w", encoding="utf-8", newline="") as file:
+            yield file
+        if beside != place:
+            beside.replace(place)
     except OSError as error:
         raise InputError(Problem(str(output), f"cannot be written: {error.strerror}", "name another file")) from error
-    with file:
-        yield file
+    finally:
+        if beside != place:
+            beside.unlink(missing_ok=True)
 
 
-@contextlib.contextmanager
-def _fence(folder: Path, seconds: float) -> Iterator[Limits]:
-    """From here on this process reads the archive and writes one temporary folder, nothing else (where Landlock is).
+def _fenced(folder: Path, seconds: float, ask: Callable[[Limits], T]) -> T:
+    """What `ask` gives, from a thread that can read the archive and write one temporary folder, nothing else.
 
-    The kernel fences threads one by one: one that is older than the fence removes the folder in the end.
+    That holds where the kernel has Landlock, and for all threads that it starts, DuckDB's among them. This thread
+    stays outside: it starts the pager and removes the folder.
     """
     temporary = Path(tempfile.mkdtemp(prefix="fabric-sweep-"))
-    done = threading.Event()
+    limits = Limits(seconds=seconds, temporary=temporary, stuck=lambda: os._exit(SiteError.exit_code))
+    asked: Future[T] = Future()
 
-    def clean() -> None:
-        done.wait()
-        shutil.rmtree(temporary, ignore_errors=True)
-
-    cleaner = threading.Thread(target=clean)
-    cleaner.start()
-    try:
+    def work() -> None:
         restrict(folder, temporary)
-        yield Limits(seconds=seconds, temporary=temporary, stuck=lambda: os._exit(SiteError.exit_code))
+        try:
+            asked.set_result(ask(limits))
+        except BaseException as error:  # noqa: BLE001 - raised again by whoever waits for the answer
+            asked.set_exception(error)
+
+    try:
+        threading.Thread(target=work, daemon=True).start()
+        return asked.result()
+    except KeyboardInterrupt:  # DuckDB works on, and would keep the process from ending
+        shutil.rmtree(temporary, ignore_errors=True)
+        os._exit(130)
     finally:
-        done.set()
-        cleaner.join()
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _statement(given: str | None) -> str:
-    if given is None or given == "-":
-        if given is None and sys.stdin.isatty():
-            raise InputError(
-                Problem("", "no statement", "type `sweep sql 'FROM results'`, `sweep sql @FILE`, or pipe SQL in")
-            )
-        return sys.stdin.read()
-    if given.startswith("@"):
-        try:
-            return Path(given[1:]).read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(
-                Problem(given[1:], f"cannot be read: {error}", "name a file with one SQL statement")
-            ) from error
-    return given
+    """The statement from the command line, from a file, or from stdin."""
+    where, text = "sql", given or ""
+    try:
+        if given is None or given == "-":
+            if given is None and sys.stdin.isatty():
+                remedy = "type `sweep sql 'FROM results'`, `sweep sql @FILE`, or pipe SQL in"
+                raise InputError(Problem("", "no statement", remedy))
+            where = "stdin"
+            text = sys.stdin.buffer.read().decode()
+        elif given.startswith("@"):
+            where = given[1:]
+            text = Path(where).read_bytes().decode()
+        else:
+            given.encode()
+    except OSError as error:
+        raise InputError(
+            Problem(where, f"cannot be read: {error.strerror}", "name a file with one statement")
+        ) from error
+    except UnicodeError as error:
+        raise InputError(Problem(where, "is not UTF-8", "give one SQL statement as text")) from error
+    return text
 
 
 def _warn(opened: Archive) -> None:
@@ -125,12 +152,23 @@ def print_status(run: str, folder: Path | None, style: str) -> None:
     """How far a run is: on a table, a line per fact."""
     opened, name = _run(run, folder)
     relation = opened.sql("FROM progress", run=name)
-    rows = relation.fetchall()
-    if style == "table":
-        emit(("fact", "value"), list(zip(relation.columns, rows[0], strict=True)), style, footer=False)
-    else:
-        emit(relation.columns, rows, style)
+    columns, rows = relation.columns, relation.fetchall()
     _warn(opened)
+    if not rows:
+        raise ArchiveError(f"run {name}: its record cannot be read; `sweep verify` names the file")
+    if style == "table":
+        emit(("fact", "value"), list(zip(columns, rows[0], strict=True)), style, footer=False)
+    else:
+        emit(columns, rows, style)
+    _say_if_dead(dict(zip(columns, rows[0], strict=True)))
+
+
+def _say_if_dead(progress: Mapping[str, Any]) -> None:
+    """An open run whose driver is gone does not go on by itself."""
+    pid, host = progress["driver_pid"], progress["driver_host"]
+    if progress["state"] == "open" and host == socket.gethostname() and not Path(f"/proc/{pid}").exists():
+        remedy = f"go on with: sweep resume {progress['run']}"
+        typer.echo(f"sweep: the driver of this run (process {pid}) is gone; {remedy}", err=True)
 
 
 def print_trials(run: str, folder: Path | None, style: str) -> None:
@@ -150,57 +188,65 @@ def _run(run: str, folder: Path | None) -> tuple[Archive, str]:
     return opened, opened.resolve(run)
 
 
-def print_trial(run: str, trial: str, folder: Path | None) -> None:
+def print_trial(run: str, trial: str, folder: Path | None, style: str) -> None:
     """Every attempt of one trial: its command, its environment, what it measured, its raw output."""
+    if style not in ("table", "json"):
+        raise InputError(Problem("--format", f"one trial is no listing for {style}", "write table or json"))
     opened, name = _run(run, folder)
     safe = trial.replace("'", "''").lower()
-    relation = opened.sql(f"FROM attempts WHERE starts_with(trial_id::VARCHAR, '{safe}') ORDER BY attempt", run=name)
-    columns, attempts = relation.columns, relation.fetchall()
-    ids = {row[columns.index("trial_id")] for row in attempts}
+    attempts = _records(opened, name, f"FROM attempts WHERE starts_with(trial_id::VARCHAR, '{safe}') ORDER BY attempt")
+    ids = {record["trial_id"] for record in attempts}
     if len(ids) != 1:
         what = "no trial" if not ids else f"{len(ids)} trials"
         raise InputError(
             Problem(f"run {name}", f"{what} whose id begins with {trial!r}", f"`sweep show {name}` lists them")
         )
-    for row in attempts:
-        record = dict(zip(columns, row, strict=True))
-        _print_attempt(opened, name, record)
+    for record in attempts:
+        its = f"WHERE attempt_id = '{record['attempt_id']}' ORDER BY ALL"
+        record["measurements"] = _records(opened, name, f"SELECT {_MEASURED} FROM measurements {its}")  # noqa: S608 - our own id
+        record["outputs"] = _records(opened, name, f"SELECT {_PRINTED} FROM outputs {its}")  # noqa: S608 - as above
+    if style == "json":
+        emit(list(attempts[0]), [list(record.values()) for record in attempts], style)
+    else:
+        for record in attempts:
+            _print_attempt(record)
     _warn(opened)
 
 
-def _print_attempt(opened: Archive, run: str, record: dict[str, object]) -> None:
+_MEASURED = "message_size, metric, variant, value, unit, samples, partial, t_begin, t_end"
+_PRINTED = 'role, node, stream, truncated, "text"'
+
+
+def _records(opened: Archive, run: str, text: str) -> list[dict[str, Any]]:
+    relation = opened.sql(text, run=run)
+    columns = relation.columns
+    return [dict(zip(columns, row, strict=True)) for row in relation.fetchall()]
+
+
+def _print_attempt(record: Mapping[str, Any]) -> None:
     typer.echo(f"── attempt {record['attempt']}: {record['outcome']} {record['reason'] or ''}".rstrip())
-    skip = {"run", "outcome", "reason", "argv", "environment", "attempt"}
-    facts = [(key, value) for key, value in record.items() if key not in skip and value not in (None, [], {}, "")]
+    apart = {"run", "attempt", "outcome", "reason", "argv", "environment", "measurements", "outputs"}
+    facts = [(key, value) for key, value in record.items() if key not in apart and value not in (None, [], {}, "")]
     emit(("fact", "value"), facts, "table", footer=False)
-    argv = record["argv"]
-    for part in argv if isinstance(argv, list) else []:
+    for part in record["argv"] or ():
         typer.echo(f"\ncommand ({part['role']} on {part['node']}):\n  {shlex.join(part['argv'])}")
-    environment = record["environment"]
-    for key, value in environment.items() if isinstance(environment, dict) else ():
+    for key, value in (record["environment"] or {}).items():
         typer.echo(f"  {key}={value}")
-    measured = opened.sql(
-        "SELECT message_size, metric, variant, value, unit, samples, partial, t_begin, t_end FROM measurements "  # noqa: S608
-        f"WHERE attempt_id = '{record['attempt_id']}' ORDER BY ALL",
-        run=run,
-    )
-    typer.echo("\nmeasured:")
-    emit(measured.columns, measured.fetchall(), "table")
-    for role, node, stream, text, truncated in opened.sql(
-        'SELECT role, node, stream, "text", truncated FROM outputs '  # noqa: S608
-        f"WHERE attempt_id = '{record['attempt_id']}' ORDER BY ALL",
-        run=run,
-    ).fetchall():
-        cut = ", cut in the middle" if truncated else ""
-        typer.echo(f"\n{stream} of {role} on {node}{cut}:")
-        typer.echo(text)
+    measured = record["measurements"]
+    if measured:
+        typer.echo("\nmeasured:")
+        emit(list(measured[0]), [list(each.values()) for each in measured], "table")
+    for each in record["outputs"]:
+        cut = ", cut in the middle" if each["truncated"] else ""
+        typer.echo(f"\n{each['stream']} of {each['role']} on {each['node']}{cut}:")
+        typer.echo(each["text"])
 
 
 def print_verdict(folder: Path | None) -> int:
     """What is wrong in an archive; 3 if anything is."""
     from archive.verify import verify
 
-    where = archive_folder(folder)
+    where = archive.open(archive_folder(folder)).path
     problems = verify(where)
     for problem in problems:
         typer.echo(str(problem))

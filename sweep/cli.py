@@ -26,6 +26,15 @@ class Format(StrEnum):
     JSON = "json"
     CSV = "csv"
     MARKDOWN = "markdown"
+
+
+class AnswerFormat(StrEnum):
+    """How an answer in SQL is printed or written."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+    MARKDOWN = "markdown"
     PARQUET = "parquet"
 
 
@@ -37,7 +46,9 @@ class ExecutorKind(StrEnum):
 
 
 Spec = Annotated[Path, typer.Argument(help="The spec: a TOML file that names the factors.", show_default=False)]
-Run = Annotated[str, typer.Argument(help="A run: its id, the start of it, its name, or `last`.", show_default=False)]
+_RUN = "A run: its id, the start of it, its name, or `last`."
+Run = Annotated[str, typer.Argument(help=_RUN, show_default=False)]
+NewestRun = Annotated[str, typer.Argument(help=_RUN)]
 Archive = Annotated[
     Path | None,
     typer.Option(
@@ -52,13 +63,15 @@ Formats = Annotated[Format, typer.Option("--format", "-f", help="How to print.")
 Address = Annotated[
     str | None,
     typer.Option(
-        "--address", envvar="RAY_ADDRESS", help="A Ray cluster to join, `auto` or HOST:PORT. Default: a private one."
+        "--address",
+        envvar="RAY_ADDRESS",
+        help="A Ray cluster to join, `auto` or HOST:PORT. Default: a private Ray on this machine.",
     ),
 ]
 Kind = Annotated[
     ExecutorKind | None,
     typer.Option(
-        "--executor", help="`inline` runs on this machine without Ray. Default: what the site's `reach` says."
+        "--executor", help="`inline` runs on this machine, without Ray. Default: as the site's `reach` says, else Ray."
     ),
 ]
 
@@ -101,7 +114,10 @@ def doctor(site: SiteFile = None, archive: Archive = None) -> None:
 
 @app.command(rich_help_panel=START)
 def benchmarks(
-    name: Annotated[str | None, typer.Argument(help="One benchmark, to see its operations and parameters.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(help="One of them, to see its operations and parameters. Default: all, a line each."),
+    ] = None,
     format: Formats = Format.TABLE,  # noqa: A002 - the option's name
 ) -> None:
     """List the benchmarks, or one benchmark's operations, parameters and defaults."""
@@ -111,8 +127,26 @@ def benchmarks(
 
 
 @app.command(rich_help_panel=DO)
-def inventory(site: SiteFile = None, address: Address = None, executor: Kind = None) -> None:
-    """Print what the nodes have, as TOML: `sweep inventory > cluster.toml`, then plan anywhere."""
+def inventory(
+    site: SiteFile = None,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            "--address",
+            envvar="RAY_ADDRESS",
+            help="The Ray cluster to look at, `auto` or HOST:PORT. Default: this machine, without Ray.",
+        ),
+    ] = None,
+    executor: Annotated[
+        ExecutorKind | None,
+        typer.Option("--executor", help="Default: `ray` with an address, else `inline`, this machine without Ray."),
+    ] = None,
+) -> None:
+    """Print what the nodes have, as TOML.
+
+    `sweep inventory > cluster.toml` on the cluster, and then anywhere:
+    `sweep plan --inventory cluster.toml SPEC`.
+    """
     from sweep.look import print_inventory
 
     print_inventory(site, address, executor.value if executor else None)
@@ -128,7 +162,12 @@ def plan(
     ] = None,
     format: Formats = Format.TABLE,  # noqa: A002 - the option's name
 ) -> None:
-    """Show what a run would do: trials, points, launches saved, time, and what is unsupported here and why."""
+    """Show what a run would do: trials, points, launches saved, time, and what is unsupported here and why.
+
+    Nothing is measured, and Ray is not needed. `--format json` prints the whole
+    plan, with the identity of every point and trial; csv and markdown a line
+    per trial.
+    """
     from sweep.look import print_plan
 
     print_plan(spec, site, inventory, format.value)
@@ -144,8 +183,8 @@ def run(
 ) -> None:
     """Run a spec. Ctrl-C finishes what runs and stops; twice kills it; `sweep resume` goes on.
 
-    Exit code 0: all ok; 1: some trials are not; 2: the input is wrong; 3: the environment is; 4: stopped at the
-    deadline; 130: interrupted.
+    Exit codes: 0 done, all ok; 1 done, some trials not ok; 2 the input is wrong;
+    3 the environment is; 4 stopped at the deadline; 130 interrupted.
     """
     from sweep.run import start_run
 
@@ -154,20 +193,24 @@ def run(
 
 @app.command(rich_help_panel=DO)
 def resume(
-    run: Run = "last",
+    run: NewestRun = "last",
     archive: Archive = None,
     address: Address = None,
     executor: Kind = None,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Also try again what failed for good.")] = False,
 ) -> None:
-    """Go on with a run that was interrupted, killed, or stopped at its deadline."""
+    """Go on with a run that was interrupted, killed, or stopped at its deadline.
+
+    Only what the archive does not have yet is measured. Exit codes as of
+    `sweep run`.
+    """
     from sweep.run import resume_run
 
     raise typer.Exit(resume_run(run, archive, address, executor.value if executor else None, again=retry_failed))
 
 
 @app.command(rich_help_panel=WATCH)
-def status(run: Run = "last", archive: Archive = None, format: Formats = Format.TABLE) -> None:  # noqa: A002
+def status(run: NewestRun = "last", archive: Archive = None, format: Formats = Format.TABLE) -> None:  # noqa: A002
     """Show how far a run is, also from another terminal while it runs."""
     from sweep.ask import print_status
 
@@ -186,35 +229,49 @@ def list_(archive: Archive = None, format: Formats = Format.TABLE) -> None:  # n
 def show(
     run: Run,
     trial: Annotated[
-        str | None, typer.Argument(help="A trial: the start of its id. Default: all, a line each.")
+        str | None, typer.Argument(help="A trial: the start of its id. Default: all of them, a line each.")
     ] = None,
     archive: Archive = None,
     format: Formats = Format.TABLE,  # noqa: A002
 ) -> None:
-    """Show a run's trials, or one trial down to its command, environment and raw output."""
+    """Show a run's trials, or one trial down to its command, environment and raw output.
+
+    `sweep show last` lists the trials of the newest run, `sweep show last 3f2a`
+    shows the one whose id begins so. One trial is printed as table or json.
+    """
     from sweep.ask import print_trial, print_trials
 
     if trial is None:
         print_trials(run, archive, format.value)
     else:
-        print_trial(run, trial, archive)
+        print_trial(run, trial, archive, format.value)
 
 
 @app.command(rich_help_panel=ASK)
 def sql(
     statement: Annotated[
-        str | None, typer.Argument(help="SQL, `@FILE` to read it from a file, or `-` for stdin.", show_default=False)
+        str | None, typer.Argument(help="SQL, `@FILE` to read it from a file, or `-` for stdin. Default: stdin.")
     ] = None,
     archive: Archive = None,
-    run: Annotated[str | None, typer.Option("--run", help="Only this run's rows: quick in a large archive.")] = None,
-    format: Formats = Format.TABLE,  # noqa: A002
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to a file instead of stdout.")] = None,
+    run: Annotated[
+        str | None, typer.Option("--run", help="Only this run's rows: quick in a large archive. Default: all runs.")
+    ] = None,
+    format: Annotated[  # noqa: A002 - the option's name
+        AnswerFormat, typer.Option("--format", "-f", help="How to print or write the rows.")
+    ] = AnswerFormat.TABLE,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="A file to write the rows to. Default: stdout.")
+    ] = None,
     limit: Annotated[float, typer.Option("--limit", min=0.1, help="Seconds that the answer may take.")] = 600.0,
 ) -> None:
     """Ask the archive in SQL, read only.
 
-    Tables: runs, events, nodes, attempts, measurements, counters, outputs. Views: results (a row per attempt and
-    message size), results_all, attempts_last, failures. DuckDB's dialect: `FROM results WHERE nodes = 1` is a query.
+    Tables: runs, events, nodes, attempts, measurements, counters, outputs.
+    Views: results (a row per launch and message size), results_all,
+    attempts_last, failures, progress. `SHOW TABLES` says what each holds,
+    `DESCRIBE results` names its columns. The dialect is DuckDB's:
+    `FROM results WHERE nodes = 1` is a query. A long table is paged on a
+    terminal.
     """
     from sweep.ask import answer
 
@@ -223,7 +280,10 @@ def sql(
 
 @app.command(rich_help_panel=KEEP)
 def verify(archive: Archive = None) -> None:
-    """Read every file of the archive and name what is corrupt, orphaned or doubled. Exit code 3 if anything is."""
+    """Read every file of the archive and name what is corrupt, orphaned or doubled.
+
+    A problem per line on stdout; exit code 3 if there is one.
+    """
     from sweep.ask import print_verdict
 
     raise typer.Exit(print_verdict(archive))

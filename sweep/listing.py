@@ -7,9 +7,11 @@ import datetime as dt
 import io
 import json
 import math
+import os
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
+from decimal import Decimal
 from typing import TextIO
 
 import typer
@@ -32,6 +34,7 @@ def emit(
     if style == "table" and file is None and long and sys.stdout.isatty():
         import pydoc  # only a long answer on a terminal pays for it
 
+        os.environ.setdefault("LESS", "-RS")  # wide rows are scrolled, not wrapped
         pydoc.pager(text)
     else:
         typer.echo(text, file=file, nl=False)
@@ -40,7 +43,7 @@ def emit(
 def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     cells = [[_cell(value) for value in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
-    right = [all(isinstance(row[i], (int, float, type(None))) for row in rows) for i in range(len(columns))]
+    right = [all(_is_number(row[i]) or row[i] is None for row in rows) for i in range(len(columns))]
     lines = [columns, ["─" * width for width in widths], *cells]
     return "".join(f"{_line(line, widths, right)}\n" for line in lines)
 
@@ -50,10 +53,16 @@ def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) ->
     return "  ".join(cell.rjust(width) if number else cell.ljust(width) for cell, width, number in aligned).rstrip()
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float, Decimal)) and not isinstance(value, bool)
+
+
 def _cell(value: object) -> str:
     """One value, in one line, without control characters: log lines stay text on a terminal."""
     if value is None:
         return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, dt.datetime):
@@ -74,6 +83,8 @@ def _plain(value: object) -> object:
     """A value as JSON has it; what JSON has no word for (inf, a UUID, an interval) becomes text."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
+    if isinstance(value, Decimal):
+        return float(value)
     if isinstance(value, (dt.datetime, dt.date)):
         return value.isoformat()
     if isinstance(value, dict):
@@ -88,7 +99,9 @@ def _csv(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
     for row in rows:
-        writer.writerow([json.dumps(value) if isinstance(value, (dict, list)) else value for value in map(_plain, row)])
+        writer.writerow(
+            [json.dumps(value) if isinstance(value, (bool, dict, list)) else value for value in map(_plain, row)]
+        )
     return text.getvalue()
 
 
