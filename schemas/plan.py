@@ -57,7 +57,7 @@ class Inventory:
     nodes: tuple[Node, ...] | None = None
     tools: Mapping[str | None, Mapping[str, Tool]] = field(default_factory=dict)
     flavours: Mapping[str | None, str] = field(default_factory=dict)
-    """stack -> MPI flavour of its mpiexec: "mpich", "intelmpi", "openmpi", "mvapich", "unknown"."""
+    """stack -> MPI flavour of its mpiexec: "mpich", "intelmpi", "openmpi4", "openmpi5", "mvapich", "unknown"."""
     sharp: bool | None = None
     """Whether a SHARP library was found on every node; None: unknown here."""
 
@@ -123,6 +123,8 @@ class Trial:
     """Position inside the block."""
     unsupported: str | None = None
     """Why this cannot run here; such a trial becomes an attempt with that outcome and is never launched."""
+    members: tuple[int, ...] = ()
+    """Positions of its nodes in the inventory, the leader first; empty where the inventory names no nodes."""
 
 
 @dataclass(frozen=True, slots=True)

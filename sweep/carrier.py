@@ -21,7 +21,7 @@ from typing import Any
 
 from schemas.errors import NodeLost, SiteError
 from schemas.plan import Node
-from tasks.executor import Reply, Request
+from tasks.executor import Others, Reply, Request
 
 PROBE_S = 5.0
 """How long an address may take to accept a connection."""
@@ -62,9 +62,11 @@ class RayExecutor:
         self._listeners = [asyncio.create_task(self._listen()), asyncio.create_task(self._overhear())]
         self.nodes = await self._call("open", self._address)
 
-    async def ask(self, node: int, request: Request, deadline: float | None = None) -> Reply:
+    async def ask(
+        self, node: int, request: Request, deadline: float | None = None, others: Others | None = None
+    ) -> Reply:
         """One request to the node part of a node, as a Ray task that is never retried behind our back."""
-        call = self._call("ask", node, dict(request), deadline)
+        call = self._call("ask", node, dict(request), deadline, dict(others or {}))
         try:
             reply: Reply = await asyncio.wait_for(call, None if deadline is None else deadline + _MARGIN_S)
         except TimeoutError as error:

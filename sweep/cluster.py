@@ -27,6 +27,8 @@ from tasks import execute, pipe
 
 HEARTBEAT_S = 2.0
 """How often a waiting request asks whether its node is still alive."""
+CONFIRM_S = 15.0
+"""How much longer than its grace a node may take to kill what it runs, and to be sure."""
 START_S = 120.0
 """How long Ray may take to start, and the first request to a node: Ray starts a worker process for it."""
 
@@ -84,24 +86,30 @@ class _Client:
             await asyncio.wait_for(asyncio.to_thread(_connect, address), START_S)
         except TimeoutError as error:
             raise _cannot(address, f"no answer within {START_S:.0f} s") from error
-        ray.cloudpickle.register_pickle_by_value(pipe)  # type: ignore[no-untyped-call]  # Ray has few types
+        for ours in (pipe, sys.modules[__name__]):
+            ray.cloudpickle.register_pickle_by_value(ours)  # type: ignore[no-untyped-call]  # Ray has few types
         self._script = ray.put(pipe.script_text())
-        alive = sorted((each for each in _nodes() if each["Alive"]), key=lambda each: str(each["NodeManagerAddress"]))
+        alive = sorted(filter(_works, _nodes()), key=lambda each: _order(str(each["NodeManagerAddress"])))
         if not alive:
-            raise SiteError("the Ray cluster has no live node; start one with `ray start`")
+            raise SiteError("the Ray cluster has no live node with CPUs; start one with `ray start`")
         for each in alive:
             self._groups.append(await self._lease(str(each["NodeManagerAddress"]), each["Resources"].get("CPU", 0.0)))
             self._ids.append(str(each["NodeID"]))
         facts = {"op": "facts", "programs": {}, "path": [], "env": {}}
-        replies = await asyncio.gather(*(self.ask(index, facts, START_S) for index in range(len(alive))))
+        replies = await asyncio.gather(*(self.ask(index, facts, START_S, {}) for index in range(len(alive))))
         self._nodes = tuple(
             replace(execute.node(reply), address=str(each["NodeManagerAddress"]))
             for reply, each in zip(replies, alive, strict=True)
         )
         return self._nodes
 
-    async def ask(self, node: int, request: dict[str, Any], deadline: float | None) -> dict[str, Any]:
+    async def ask(
+        self, node: int, request: dict[str, Any], deadline: float | None, others: dict[str, int]
+    ) -> dict[str, Any]:
         """One request to the node part of a node, as a Ray task that is never retried behind our back."""
+        if others:
+            groups = {other: self._groups[other] for other in others.values()}
+            return await self._call(node, lead, deadline, self._script, request, others, groups)
         return await self._call(node, pipe.converse, deadline, self._script, request, {})
 
     async def stop(self, node: int, attempt: str) -> bool:
@@ -157,6 +165,57 @@ class _Client:
 
     def _label(self, node: int) -> str:
         return self._nodes[node].name if node < len(self._nodes) else str(node)
+
+
+def lead(
+    script: Any, request: dict[str, Any], others: dict[str, int], groups: dict[int, PlacementGroup]
+) -> dict[str, Any]:
+    """On the node that leads an attempt: run its part, and the agent's commands as tasks on the others.
+
+    When the leader's part has ended, however it ended, nothing of the attempt goes on anywhere.
+    """
+    replies: dict[int, dict[str, Any]] = {}
+    running: dict[int, Any] = {}
+
+    def on(node: int, function: Any) -> Any:
+        strategy = PlacementGroupSchedulingStrategy(groups[node], placement_group_bundle_index=0)
+        return ray.remote(function).options(num_cpus=0, max_retries=0, scheduling_strategy=strategy)
+
+    def spawn(host: str, command: str) -> int:
+        if host not in others:
+            raise LookupError(f"{host} is no node of this attempt")
+        node = others[host]
+        process = {"role": "ranks", "argv": ["/bin/sh", "-c", command]}
+        running[node] = on(node, pipe.converse).remote(script, {**request, "processes": [process]}, {})
+        replies[node] = ray.get(running[node])
+        end = replies[node]["exits"][0]
+        return int(end["exit_code"]) if end["exit_code"] is not None else 128 + int(end["signal"] or 127)
+
+    try:
+        reply = pipe.converse(script, request, {}, spawn)
+    finally:
+        for node in running.keys() - replies.keys():
+            on(node, pipe.tell).remote({"op": "stop", "attempt": request["attempt"]})
+        late = {node: running[node] for node in running.keys() - replies.keys()}
+        ended, _ = (
+            ray.wait([*late.values()], num_returns=len(late), timeout=request["grace"] + CONFIRM_S)
+            if late
+            else ([], [])
+        )
+    for node, task in late.items():
+        if task in ended:
+            replies[node] = ray.get(task)
+    return {**reply, "others": replies}
+
+
+def _works(node: dict[str, Any]) -> bool:
+    """Whether a node is alive and has CPUs: one without is a head, where no benchmark shall land."""
+    return bool(node["Alive"]) and node["Resources"].get("CPU", 0.0) > 0
+
+
+def _order(address: str) -> tuple[tuple[int, int, str], ...]:
+    """Addresses by their numbers: 10.0.0.9 before 10.0.0.10."""
+    return tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in address.split("."))
 
 
 def _brief(error: BaseException) -> str:

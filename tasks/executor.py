@@ -12,6 +12,8 @@ from tasks import execute, pipe
 
 Request = Mapping[str, Any]
 Reply = dict[str, Any]
+Others = Mapping[str, int]
+"""A host's name or address, as a launcher may call it -> the node."""
 
 
 class Executor(Protocol):
@@ -23,8 +25,14 @@ class Executor(Protocol):
     async def open(self) -> None:
         """Take the nodes. SiteError if there are none, or if they cannot be had."""
 
-    async def ask(self, node: int, request: Request, deadline: float | None = None) -> Reply:
-        """One request to a node part, and its reply. NodeLost after `deadline` seconds, or when the node is gone."""
+    async def ask(
+        self, node: int, request: Request, deadline: float | None = None, others: Others | None = None
+    ) -> Reply:
+        """One request to a node part, and its reply. NodeLost after `deadline` seconds, or when the node is gone.
+
+        An attempt over several nodes is asked of the one that leads; `others` names the rest of its gang, where a
+        launcher's agent may start commands. Their replies stand under "others" in the reply, by node.
+        """
 
     async def stop(self, node: int, attempt: str) -> bool:
         """Ask the node to kill an attempt that another `ask` waits for, or waited for; whether it still ran there."""
@@ -44,8 +52,10 @@ class InlineExecutor:
         """Start the node part."""
         self.nodes = (execute.node(await self.ask(0, {"op": "facts", "programs": {}, "path": [], "env": {}})),)
 
-    async def ask(self, node: int, request: Request, deadline: float | None = None) -> Reply:
-        """One request to the node part of this machine."""
+    async def ask(
+        self, node: int, request: Request, deadline: float | None = None, others: Others | None = None
+    ) -> Reply:
+        """One request to the node part of this machine; there are no others."""
         hello = {"op": "hello", "watch_pid": None, "base": "own"}
         try:
             call = asyncio.to_thread(pipe.converse, self._script, dict(request), hello)
