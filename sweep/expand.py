@@ -5,19 +5,18 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from uuid import UUID
-
-from tasks.launchers import merge
 
 from schemas.errors import InputError, Problem
 from schemas.identity import hash_id
 from schemas.plan import Combination, Inventory, Plan, Setup, Trial
 from schemas.spec import DEFAULTS, Level, Site, Spec
 from sweep.cost import estimate
-from sweep.support import refusal
+from sweep.support import refusal, without_launcher
 from tasks import benchmarks
+from tasks.launchers import merge
 
 Keep = Callable[[str, Mapping[str, Sequence[Level | None]]], Sequence[bool]]
 """`where` and the factors' columns -> which rows stay."""
@@ -140,7 +139,7 @@ def _check_parameters(spec: Spec, combinations: Iterable[Combination]) -> None:
                 str(one): one for one in benchmarks.get(each.benchmark).check(each.operation, each.parameters, names)
             }
     if problems:
-        raise InputError(problems.values())
+        raise InputError(replace(one, where=f"{spec.source}: factors.{one.where}") for one in problems.values())
 
 
 _Kept = list[tuple[Mapping[str, Level], tuple[int | None, ...]]]
@@ -155,7 +154,10 @@ def _kept(spec: Spec, axes: Mapping[str, tuple[Level, ...]], keep: Keep) -> tupl
     points = len(rows) * len(sizes)
     if spec.where is None:
         return [(row, sizes) for row in rows], points
-    mask = keep(spec.where, _columns(rows, sizes, spec))
+    try:
+        mask = keep(spec.where, _columns(rows, sizes, spec))
+    except InputError as error:
+        raise InputError(replace(one, where=f"{spec.source}: {one.where}") for one in error.problems) from error
     width = len(sizes)
     kept: _Kept = []
     for index, row in enumerate(rows):
@@ -246,7 +248,7 @@ class _Maker:
         if (split := self._splits.get(key)) is None:
             split = self._splits[key] = list(_split(combination, sizes))
         for batch, reason in split:
-            yield _Launch(combination, batch, reason)
+            yield _Launch(combination, batch, reason or without_launcher(combination, batch, self._inventory))
 
 
 def _split(

@@ -16,7 +16,7 @@ from sweep.document import read
 from sweep.table import Table, words
 
 DEFAULT = "default"
-FLAVOURS = ("mpich", "intelmpi", "openmpi", "mvapich", "unknown")
+FLAVOURS = ("mpich", "intelmpi", "openmpi4", "openmpi5", "mvapich", "unknown")
 LINK_LAYERS = ("infiniband", "ethernet")
 
 

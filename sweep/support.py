@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from schemas.plan import Combination, Inventory
+from collections.abc import Sequence
+from uuid import UUID
+
+from schemas.plan import Combination, Inventory, Node, Tool, Trial
 from schemas.spec import Site
 from tasks import benchmarks
 
@@ -53,10 +56,49 @@ def _programs(combination: Combination, site: Site, inventory: Inventory) -> str
     stack = combination.setup.stack
     if stack not in inventory.tools:
         return None
+    tools = inventory.tools[stack]
     module = benchmarks.get(combination.benchmark)
     needed = module.needs(combination.operation, combination.parameters)
-    missing = benchmarks.unusable(module, needed, inventory.tools[stack])
-    if missing:
-        where = f" of stack {stack}" if stack is not None else ""
-        return f"{', '.join(missing)} was not found on the PATH{where}, or is of no use; {module.install}"
+    for name in benchmarks.unusable(module, needed, tools):
+        found = useless(tools[name]) if name in tools else f"{name} was not found on the PATH{_of(stack)}"
+        return f"{found}; {module.install}"
     return None
+
+
+def useless(tool: Tool) -> str:
+    """Why a program that was found is of no use: the last line of what it says instead of its version."""
+    said = tool.version.strip().splitlines()
+    return f"{tool.path} is of no use here (it says {said[-1][:120] if said else ''!r})"
+
+
+def without_launcher(combination: Combination, sizes: Sequence[int | None], inventory: Inventory) -> str | None:
+    """Why no ranks can be started for a launch of these sizes; None if they can, or if it has none."""
+    stack, launcher = combination.setup.stack, combination.setup.launcher
+    if (tools := inventory.tools.get(stack)) is None:
+        return None
+    if launcher == "mpiexec" and "mpiexec" in tools and inventory.flavours.get(stack) != "unknown":
+        return None
+    trial = Trial(_NOBODY, combination, tuple(sizes), 0, 0, _NOBODY, 0, 0)
+    nodes = [Node(str(index)) for index in range(combination.nodes)]
+    roles = benchmarks.get(combination.benchmark).launch(trial, nodes).roles
+    if not any(role.ranks is not None and (launcher != "none" or role.ranks > 1) for role in roles):
+        return None
+    if launcher != "mpiexec":
+        return f'launcher "{launcher}" starts no ranks; set launcher = "mpiexec" in [launch]'
+    if "mpiexec" not in tools:
+        return f"mpiexec was not found on the PATH{_of(stack)}; install an MPI, or name its folder in [launch] path"
+    return unknown_flavour(tools["mpiexec"])
+
+
+def unknown_flavour(mpiexec: Tool) -> str:
+    """Why an mpiexec cannot be used, and what can."""
+    said = next(iter(mpiexec.version.splitlines()), "")
+    remedy = "use that of MPICH, Intel MPI, Open MPI or MVAPICH"
+    return f"{mpiexec.path} is of no flavour we know (its --version says {said[:120]!r}); {remedy}"
+
+
+def _of(stack: str | None) -> str:
+    return f" of stack {stack}" if stack is not None else ""
+
+
+_NOBODY = UUID(int=0)
