@@ -9,6 +9,7 @@ said that the lab is to be kept, the supervisor ends.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -46,6 +47,7 @@ KEEP = b"keep"
 
 
 LOOK_SECONDS = 5
+MOST_DESCRIPTORS = 1 << 20
 
 
 class _ReportedError(Exception):
@@ -57,12 +59,20 @@ def main(descriptor: str) -> NoReturn:
     channel = socket.socket(fileno=int(descriptor))
     order = json.loads(channel.recv(1 << 16))
     plan, record = Plan(**order["plan"]), os.open(order["folder"], os.O_PATH)
+    _let_go_of_all_but(channel.fileno(), record)
     with contextlib.suppress(_ReportedError):
         with _step(channel, "namespaces"):
             _leave_the_machine()
         if os.fork() == 0:
             _supervise(channel, plan, record)
     os._exit(0)
+
+
+def _let_go_of_all_but(*descriptors: int) -> None:
+    """Close what our starter left open in us: whoever waits for the end of a pipe of its would wait for the lab's."""
+    edges = sorted({2, *descriptors, MOST_DESCRIPTORS})
+    for low, high in itertools.pairwise(edges):
+        os.closerange(low + 1, high)
 
 
 def _tell(channel: socket.socket, **event: object) -> None:

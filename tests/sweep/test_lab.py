@@ -299,6 +299,19 @@ def test_a_lab_whose_starter_is_killed_ends_by_itself(runtime: Path) -> None:
     assert not lab.down("orphan")
 
 
+def test_a_lab_holds_nothing_open_that_its_starter_had_open(runtime: Path) -> None:
+    code = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r}); from sweep import lab; "
+        "lab.up(1, 1, '100mbit', 'tidy', ray=False)"
+    )
+    reader, writer = os.pipe()
+    assert subprocess.run([sys.executable, "-c", code], pass_fds=[writer]).returncode == 0
+    os.close(writer)
+    assert os.read(reader, 1) == b""
+    os.close(reader)
+    assert lab.down("tidy")
+
+
 def test_a_lab_whose_record_is_taken_away_ends_by_itself(runtime: Path) -> None:
     built = lab.up(1, 1, "100mbit", "forgotten", ray=False)
     lab_state.remove("forgotten")

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.errors import InputError
-from sweep import lab_plan, lab_trouble
+from sweep import lab_network, lab_plan, lab_trouble
 
 shapes = st.builds(
     lab_plan.Plan,
@@ -23,19 +23,17 @@ shapes = st.builds(
 )
 
 
-@settings(max_examples=20)
+@settings(max_examples=20, deadline=None)
 @given(shapes)
 def test_no_two_devices_of_a_lab_share_an_address(plan: lab_plan.Plan) -> None:
     addresses = [ip for host in (lab_plan.SWITCH, *plan.hosts) for ip in plan.addresses(host).values()]
     assert len(addresses) == len({ip_address(ip) for ip in addresses})
 
 
-@settings(max_examples=20)
+@settings(max_examples=20, deadline=None)
 @given(shapes)
 def test_the_names_of_the_far_ends_fit_the_kernels_fifteen_bytes(plan: lab_plan.Plan) -> None:
-    from sweep.lab_network import port
-
-    assert all(len(port(host, device)) <= 15 for host in plan.hosts for device in plan.addresses(host))
+    assert all(len(lab_network.port(host, device)) <= 15 for host in plan.hosts for device in plan.addresses(host))
 
 
 @given(shapes)
