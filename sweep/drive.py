@@ -17,13 +17,14 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_result, stop_after_
 
 from schemas.attempt import Launch, Outcome, Output, Parsed, Process, Verdict
 from schemas.errors import Interrupted, NodeLost, SiteError, Stopped, SweepError
-from schemas.plan import Inventory, Plan, Trial
+from schemas.plan import Inventory, Node, Plan, Trial
 from schemas.spec import Way
 from sweep import cost, rows
 from sweep.append import Appender
 from sweep.past import Pasts, left, rest
+from sweep.redact import Mask
 from sweep.rows import Attempt, Identity
-from tasks import benchmarks, execute, launchers, outcomes
+from tasks import benchmarks, execute, launchers, outcomes, pipe
 from tasks.executor import Executor
 
 GRACE_S = 5.0
@@ -32,6 +33,8 @@ CONFIRM_S = 60.0
 """How much longer than its time-out an attempt's reply may take, before the node counts as lost."""
 AGAIN_S = 0.2
 """How long before a node is asked again."""
+DEAF = 2
+"""How often in a row a node may fail to answer before it counts as gone."""
 OUTPUT_BYTES = 32 * 1024 * 1024
 """Read per stream; what is longer is cut in the middle and said so."""
 
@@ -91,7 +94,10 @@ class Driver:
         self._interrupted = asyncio.Event()
         self._running: str | None = None
         self._killing: asyncio.Task[None] | None = None
-        self._warm: set[int] = set()
+        self._gang: Gang = ()
+        self._agent = pipe.agent_text()
+        self._warm: set[Gang] = set()
+        self._mask = Mask(plan.spec)
         self.summary = Summary()
 
     async def run(self) -> None:
@@ -124,7 +130,8 @@ class Driver:
         """Have it killed; again and again, for a stop that comes before the start is not heard."""
         with contextlib.suppress(SweepError):  # whoever waits for the attempt learns of it, too
             while (attempt := self._running) is not None:
-                await self._executor.stop(0, attempt)
+                for node in self._gang:
+                    await self._executor.stop(node, attempt)
                 await asyncio.sleep(AGAIN_S)
 
     async def _trial(self, trial: Trial, block_try: int) -> None:
@@ -155,9 +162,8 @@ class Driver:
 
     async def _warm_up(self, trial: Trial, block_try: int) -> None:
         """Launches that are discarded, before the first trial on a set of nodes."""
-        nodes = trial.combination.nodes
-        if nodes not in self._warm:
-            self._warm.add(nodes)
+        if (gang := gang_of(trial)) not in self._warm:
+            self._warm.add(gang)
             for _ in range(self._plan.spec.run.warmup):
                 await self._attempt(trial, 0, block_try, lambda _: True, phase="warmup")
 
@@ -169,7 +175,7 @@ class Driver:
         attempt_id = uuid.uuid4()
         start = time.time()
         launch, processes = self._launch(trial)
-        self._running = str(attempt_id)
+        self._running, self._gang = str(attempt_id), gang_of(trial)
         try:
             parsed, verdict, output = await self._execute(trial, launch, processes, str(attempt_id))
         finally:
@@ -185,7 +191,7 @@ class Driver:
             parsed=parsed,
             output=output,
             processes=processes,
-            nodes=self._executor.nodes[: trial.combination.nodes],
+            nodes=self._nodes(trial),
             start=start,
         )
         await self._record(attempt)
@@ -199,7 +205,7 @@ class Driver:
         combination = trial.combination
         stack = combination.setup.stack
         tools = self._inventory.tools.get(stack, {})
-        nodes = self._executor.nodes[: combination.nodes]
+        nodes = self._nodes(trial)
         launch = benchmarks.get(combination.benchmark).launch(trial, nodes)
         roles = tuple(
             replace(role, argv=(tools[role.argv[0]].path, *role.argv[1:])) if role.argv[0] in tools else role
@@ -215,6 +221,10 @@ class Driver:
             nodes=nodes,
         )
         return launch, processes
+
+    def _nodes(self, trial: Trial) -> tuple[Node, ...]:
+        """The nodes of a trial, the leader first."""
+        return tuple(self._executor.nodes[index] for index in gang_of(trial))
 
     def _way(self, trial: Trial) -> Way:
         """The site's way of running with those of all levels of this trial, and the variables that are factors."""
@@ -233,8 +243,12 @@ class Driver:
     ) -> tuple[Parsed, Verdict, Output | None]:
         limit = cost.timeout(trial, self._plan.spec.run.timeout)
         request = execute.run_request(attempt_id, processes, launch.files, limit, grace=GRACE_S, limit=OUTPUT_BYTES)
+        leader, *rest_of_gang = gang_of(trial)
+        others = {name: index for index in rest_of_gang for name in launchers.names(self._executor.nodes[index])}
+        if others:
+            request = execute.across(request, attempt_id, self._agent)
         try:
-            reply = await self._executor.ask(0, request, limit + GRACE_S + CONFIRM_S)
+            reply = await self._executor.ask(leader, request, limit + GRACE_S + CONFIRM_S, others)
         except NodeLost as lost:
             return Parsed(missing=trial.sizes), Verdict(Outcome.LOST, str(lost), transient=True), None
         output = execute.output(launch.asked, reply)
@@ -247,23 +261,26 @@ class Driver:
         """Hand an attempt's rows over; the next trial runs while they reach the disk."""
         if attempt.phase == "measure" and attempt.final:
             self.summary.outcomes[attempt.verdict.outcome.value] += 1
-        await self._appender.put(rows.attempt_rows(self._who, attempt), lambda: self._watcher.ended(attempt))
+        made = self._mask.rows(rows.attempt_rows(self._who, attempt))
+        await self._appender.put(made, lambda: self._watcher.ended(attempt))
 
     async def _leave_clean(self, attempt: Attempt) -> None:
         """Make sure that nothing of an attempt is left: the next one would measure it. SiteError if something is."""
-        name = self._executor.nodes[0].name
-        remains = attempt.output.left if attempt.output is not None else ()
+        remains: Collection[int] = attempt.output.left if attempt.output is not None else ()
         end = time.monotonic() + CONFIRM_S
-        lost = attempt.verdict.outcome is Outcome.LOST
+        lost, deaf = attempt.verdict.outcome is Outcome.LOST, 0
         while lost and time.monotonic() < end:
             try:
                 runs = await self._executor.stop(0, str(attempt.attempt_id))  # a node part may outlive its worker
                 remains = (await self._executor.ask(0, {"op": "hello"}, CONFIRM_S))["left"]  # it hunts what has none
+                lost = runs or bool(remains)
             except NodeLost as error:
-                raise SiteError(str(error)) from error
-            lost = runs or bool(remains)
+                deaf += 1  # the first may have asked the one that was about to end
+                if deaf > DEAF:
+                    raise SiteError(str(error)) from error
             await asyncio.sleep(AGAIN_S if lost else 0)
         if remains or lost:
+            name = self._executor.nodes[0].name
             raise SiteError(f"node {name} cannot be cleaned: {_named(remains)} of attempt {attempt.attempt_id} remain")
 
     def _may_start(self, trial: Trial) -> None:
@@ -309,6 +326,15 @@ class _Tries:
         self.puzzles += attempt.verdict.unknown
         if attempt.parsed.measurements and attempt.parsed.missing:
             self.trial = replace(self.trial, sizes=attempt.parsed.missing)
+
+
+Gang = tuple[int, ...]
+"""The nodes that work on one attempt, the leader first."""
+
+
+def gang_of(trial: Trial) -> Gang:
+    """The nodes of a trial: as placed, else the first ones."""
+    return trial.members or tuple(range(trial.combination.nodes))
 
 
 def _named(pids: Collection[int]) -> str:

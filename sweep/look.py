@@ -18,8 +18,9 @@ from sweep.cost import estimate
 from sweep.expand import expand, point_id
 from sweep.inventory import from_toml, to_toml
 from sweep.listing import emit
-from sweep.notes import constants, describe, sizes, span
-from sweep.rows import redacted, text
+from sweep.notes import constants, counted, describe, sizes, span
+from sweep.redact import redacted
+from sweep.rows import text
 from sweep.site import load_site
 from sweep.survey import survey
 from tasks import benchmarks
@@ -67,10 +68,11 @@ def print_summary(plan: Plan, have: Inventory) -> None:
     """A plan for humans."""
     spec = plan.spec
     launched = [trial for trial in plan.trials if trial.unsupported is None]
+    trials, points = counted(len(plan.trials), "trial"), counted(plan.points, "point")
     lines = [
-        f"{spec.name} on {have.cluster}: {len(plan.trials)} trials for {plan.points} points × {spec.run.repeats.min}",
+        f"{spec.name} on {have.cluster}: {trials} for {points} × {counted(spec.run.repeats.min, 'repeat')}",
         f"  launches   {len(launched)}, {plan.launches_saved} saved by measuring several message sizes in one",
-        f"  excluded   {plan.excluded} points by `where`" if plan.excluded else "",
+        f"  excluded   {counted(plan.excluded, 'point')} by `where`" if plan.excluded else "",
         f"  time       about {span(plan.estimate_s)}",
         f"  nodes      {_nodes(have)}",
         f"  order      {spec.run.order}, pairs {', '.join(_paired(plan)) or 'none'}",
@@ -88,7 +90,8 @@ def print_summary(plan: Plan, have: Inventory) -> None:
         typer.echo("\nunsupported here (each becomes a row with that outcome, and is not launched):")
         for reason, count in refused.most_common():
             first = next(trial for trial in plan.trials if trial.unsupported == reason)
-            typer.echo(f"  {count} trials, e.g. {describe(first, constants(plan))}: {reason}")
+            for_example = ", e.g." if count > 1 else ""
+            typer.echo(f"  {counted(count, 'trial')}{for_example} {describe(first, constants(plan))}: {reason}")
 
 
 def _paired(plan: Plan) -> list[str]:
@@ -161,6 +164,6 @@ def _trial_document(trial: Trial) -> dict[str, object]:
         "block_id": trial.block_id,
         "block": trial.block,
         "position": trial.position,
-        "estimate_s": estimate(trial),
+        "estimate_s": estimate(trial) if trial.unsupported is None else None,
         "unsupported": trial.unsupported,
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
@@ -15,6 +15,7 @@ from schemas.metrics import METRICS
 from schemas.plan import Node, Trial
 from schemas.spec import CORE_FACTORS, Level
 from sweep.expand import point_id
+from sweep.redact import redact, redact_argv, redacted
 from tasks import benchmarks
 
 Row = dict[str, object]
@@ -27,7 +28,6 @@ ENVIRONMENT = re.compile(
     r"CUDA|HIP|ROCR|TORCH|GLOO|SWEEP)_\w+$|^(PATH|LD_LIBRARY_PATH|LD_PRELOAD)$"
 )
 """Environment variables that change what is measured; nothing else is archived."""
-_SECRET = re.compile(r"(token|secret|passw|passwd|credential|api_?key|access_?key|private_?key|auth)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,11 @@ def _attempt(who: Identity, attempt: Attempt) -> Row:
         "slot": trial.slot,
         "phase": attempt.phase,
         **_core(trial),
-        "factors": {name: text(level) for name, level in combination.factors.items() if name not in CORE_FACTORS},
+        "factors": {
+            name: redact(name.removeprefix("env."), text(level))
+            for name, level in combination.factors.items()
+            if name not in CORE_FACTORS
+        },
         "parameters": {name: redact(name, text(level)) for name, level in combination.parameters.items()},
         "setup": canonical(redacted(combination.setup.declared)),
         "sizes": [size for size in trial.sizes if size is not None],
@@ -245,36 +249,6 @@ def bounded(stream: Stream, limit: int = ARCHIVED_BYTES) -> tuple[Stream, bool]:
         tail -= 1
         room -= sizes[tail]
     return replace(stream, lines=(*stream.lines[:head], *stream.lines[tail:])), True
-
-
-def redact(name: str, value: str) -> str:
-    """A value whose name says that it is a secret never reaches a row."""
-    return "<redacted>" if _SECRET.search(name) else value
-
-
-def redact_argv(argv: Sequence[str]) -> Iterator[str]:
-    """`--token=x` and `--token x` without x."""
-    hide = False
-    for word in argv:
-        if hide:
-            yield "<redacted>"
-            hide = False
-            continue
-        name, equals, _ = word.partition("=")
-        secret = bool(_SECRET.search(name)) and (name.startswith("-") or bool(equals))
-        hide = secret and not equals
-        yield f"{name}=<redacted>" if secret and equals else word
-
-
-def redacted(declared: Mapping[str, object]) -> dict[str, object]:
-    """A setup's declaration without secrets: its `env` and `args`."""
-    env = declared.get("env")
-    args = declared.get("args")
-    return {
-        **declared,
-        "env": {name: redact(name, str(value)) for name, value in env.items()} if isinstance(env, Mapping) else env,
-        "args": list(redact_argv([str(word) for word in args])) if isinstance(args, list) else args,
-    }
 
 
 def text(level: Level) -> str:

@@ -11,9 +11,10 @@ import random
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -21,7 +22,7 @@ import archive
 from archive import durable
 from archive.store import Writer
 from archive.where import keep
-from schemas.errors import ArchiveError, Interrupted, NodeLost, SiteError, SweepError
+from schemas.errors import ArchiveError, InputError, Interrupted, NodeLost, Problem, SiteError, SweepError
 from schemas.identity import hash_id
 from schemas.plan import Inventory, Plan
 from schemas.spec import Spec
@@ -29,11 +30,13 @@ from sweep import load, rows
 from sweep.append import Appender
 from sweep.carrier import RayExecutor
 from sweep.deadline import deadline
+from sweep.document import read
 from sweep.drive import Driver, Summary, Watcher, new_run_id
 from sweep.expand import expand
 from sweep.interrupt import Interrupts
 from sweep.past import Pasts, pasts
 from sweep.place import archive_folder
+from sweep.redact import REDACTED, Mask, redact_argv, redact_text
 from sweep.rows import Identity
 from sweep.survey import survey
 from sweep.watch import watcher
@@ -71,8 +74,8 @@ def resume_run(run: str, folder: Path | None, address: str | None, kind: str | N
     with Interrupts() as interrupts:
         opened = archive.open(archive_folder(folder))
         row = opened.run_row(opened.resolve(run))
-        site = (row["site_path"], row["site"]) if row["site_path"] else None
-        spec = load.reload((row["spec_path"], row["spec"]), site, os.environ)
+        site = _whole(row, "site") if row["site_path"] else None
+        spec = load.reload(_whole(row, "spec"), site, os.environ)
         who = Identity(str(row["run"]), int(str(row["stint"])) + 1)
 
         def past() -> Pasts:
@@ -80,6 +83,18 @@ def resume_run(run: str, folder: Path | None, address: str | None, kind: str | N
 
         work = _Work(spec, who, int(str(row["seed"])), opened.path, past)
         return _shown(work, _executor(spec, address, kind), interrupts)
+
+
+def _whole(row: Mapping[str, Any], name: str) -> tuple[str, str]:
+    """The path and the text of a spec or site; where the archive left secrets out, the text of the file itself."""
+    path, text = str(row[f"{name}_path"]), str(row[name])
+    if REDACTED not in text:
+        return path, text
+    file = Path(path)
+    current = read(file, name, os.environ).text if file.is_file() else ""
+    if hash_id({"text": current}) != row[f"{name}_hash"]:
+        raise InputError(Problem(path, "has changed, and the archive keeps no secrets", "put it back as it was"))
+    return path, current
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,13 +179,12 @@ async def _start(work: _Work, executor: Executor, writer: Writer) -> _Begun:
     names = sorted({str(level).partition(".")[0] for level in work.spec.factors["benchmark"]})
     inventory = await survey(executor, work.spec.site, names)
     plan = expand(work.spec, inventory, keep, work.seed)
-    writer.append(
-        {
-            "runs": [_run_row(work.who, work.spec, plan)],
-            "nodes": [rows.node_row(work.who, node) for node in executor.nodes],
-            "events": [rows.event(work.who, "started", f"stint {work.who.stint}: {len(plan.trials)} trials")],
-        }
-    )
+    first = {
+        "runs": [_run_row(work.who, work.spec, plan)],
+        "nodes": [rows.node_row(work.who, node) for node in executor.nodes],
+        "events": [rows.event(work.who, "started", f"stint {work.who.stint}: {len(plan.trials)} trials")],
+    }
+    writer.append(Mask(work.spec).rows(first))
     return _Begun(plan, inventory, work.past())
 
 
@@ -203,10 +217,10 @@ def _run_row(who: Identity, spec: Spec, plan: Plan) -> dict[str, object]:
         "campaign": None,
         "tags": list(spec.tags),
         "cluster": spec.site.cluster,
-        "spec": spec.text,
+        "spec": redact_text(spec.text),
         "spec_path": os.path.abspath(spec.source),  # noqa: PTH100 - resolve() would follow links, which differ elsewhere
         "spec_hash": hash_id({"text": spec.text}),
-        "site": spec.site.text,
+        "site": redact_text(spec.site.text),
         "site_path": os.path.abspath(spec.site.source) if spec.site.source else "",  # noqa: PTH100
         "site_hash": hash_id({"text": spec.site.text}),
         "versions": _versions(),
@@ -217,7 +231,7 @@ def _run_row(who: Identity, spec: Spec, plan: Plan) -> dict[str, object]:
         "driver_host": socket.gethostname(),
         "driver_pid": os.getpid(),
         "job_id": os.environ.get("SLURM_JOB_ID"),
-        "argv": list(rows.redact_argv(sys.argv)),
+        "argv": list(redact_argv(sys.argv)),
         "start": dt.datetime.now(dt.UTC),
     }
 
