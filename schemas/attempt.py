@@ -117,6 +117,24 @@ class Exit:
     error: str = ""
 
 
+Counters = Mapping[str, Mapping[str, int]]
+"""NIC -> counter -> its value; `tx_bytes` and `rx_bytes` in bytes, whatever the kernel counts in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Looks:
+    """What one node's counters said during an attempt: before, at lines of output, every period, and after."""
+
+    start: float
+    """Seconds since the epoch by the node's own clock, at the attempt's start there."""
+    taken: tuple[tuple[float, Counters], ...] = ()
+    """(seconds since that start, counters), in order."""
+    idle_s: float | None = None
+    """How long the node had been idle since the attempt before; None where there was none."""
+    before: Counters | None = None
+    """The counters when that idle time began: what moved in it was somebody else's."""
+
+
 @dataclass(frozen=True, slots=True)
 class Output:
     """Everything that came back from one attempt."""
@@ -135,6 +153,8 @@ class Output:
     """Processes that had to be killed after the roles ended (daemons, strays) or at the end of time."""
     notes: tuple[str, ...] = ()
     """What could not be made neutral: niceness, oom score, limits."""
+    looks: Mapping[int, Looks] = field(default_factory=dict)
+    """Node -> what its counters said."""
 
     def lines(self, stream: str | None = None) -> Iterator[Line]:
         """Lines of all roles, stream after stream; only those of `stream` if given."""

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from sweep.lab_cli import app as lab_app
+
 app = typer.Typer(
     name="sweep",
     help="Sweep fabric benchmarks over a cluster with Ray, and keep what was observed in an archive that answers SQL.",
@@ -15,6 +17,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     epilog="A first run: `sweep init`, `sweep plan sweep.toml`, `sweep run sweep.toml`, `sweep sql 'FROM results'`.",
 )
+
+app.add_typer(lab_app, name="lab", rich_help_panel="First contact")
 
 START, DO, WATCH, ASK, KEEP = "First contact", "Doing", "Watching", "Asking", "Keeping"
 
@@ -105,11 +109,15 @@ def init(
 
 
 @app.command(rich_help_panel=START)
-def doctor(site: SiteFile = None, archive: Archive = None) -> None:
-    """Say what is found on this machine, what is missing, and what to type for it."""
+def doctor(site: SiteFile = None, archive: Archive = None, format: Formats = Format.TABLE) -> None:  # noqa: A002
+    """Say what is found on this machine, what is missing, and what to type for it.
+
+    What is `missing` keeps some runs from being had; what is `broken` is there
+    and will not work: exit code 3.
+    """
     from sweep.doctor import examine
 
-    raise typer.Exit(examine(site, archive))
+    raise typer.Exit(examine(site, archive, format.value))
 
 
 @app.command(rich_help_panel=START)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from schemas.attempt import Asked, Exit, Line, Output, Process, Stream
+from schemas.attempt import Asked, Exit, Line, Looks, Output, Process, Stream
 from schemas.plan import Nic, Node, Tool
 
 GRACE = 5.0
@@ -22,8 +22,12 @@ def run_request(
     timeout: float | None,
     grace: float = GRACE,
     limit: int = LIMIT,
+    period: float | None = None,
 ) -> dict[str, Any]:
-    """The request that runs an attempt's processes of one node; `timeout` in seconds, None for no end."""
+    """The request that runs an attempt's processes of one node; `timeout` in seconds, None for no end.
+
+    Counters are looked at before, after, and at lines of output; with a `period` also every so many seconds.
+    """
     return {
         "op": "run",
         "attempt": attempt_id,
@@ -42,25 +46,54 @@ def run_request(
         "timeout": timeout,
         "grace": grace,
         "limit": limit,
+        "looks": {} if period is None else {"period": period},
     }
+
+
+def across(request: Mapping[str, Any], attempt_id: str, agent: str) -> dict[str, Any]:
+    """A request for several nodes: with the agent, and one folder of the same name on each of them."""
+    files = {**request["files"], "agent": f"#!/usr/bin/env python3\n{agent}"}
+    return {**request, "files": files, "folder": f"/tmp/sweep-attempt-{attempt_id}"}  # noqa: S108 - made with 0700
 
 
 def output(asked: Asked, reply: Mapping[str, Any], node: int = 0) -> Output:
     """A node part's reply to `run_request` as what came back from node number `node`."""
-    exits = {
-        exit_["role"]: Exit(exit_["role"], node, exit_["exit_code"], exit_["signal"], exit_["error"])
-        for exit_ in reply["exits"]
-    }
+    others = [(int(index), part) for index, part in reply.get("others", {}).items()]
+    exits = {exit_["role"]: _exit(exit_, node) for exit_ in reply["exits"]}
     return Output(
         asked=asked,
         start=reply["start"],
         elapsed=reply["elapsed"],
         ended=reply["ended"],
-        exits=tuple(exits.values()),
-        streams=tuple(_stream(stream, reply, exits[stream["role"]]) for stream in reply["streams"]),
-        left=tuple(reply["left"]),
-        killed=reply["killed"],
-        notes=tuple(reply["notes"]),
+        exits=(*(_exit(exit_, index) for index, part in others for exit_ in part["exits"]), *exits.values()),
+        streams=(
+            *(_stream(stream, reply, exits[stream["role"]]) for stream in reply["streams"]),
+            *(
+                _stream(stream, part, _exit(exit_, index))
+                for index, part in others
+                for exit_ in part["exits"]
+                for stream in part["streams"]
+                if stream["role"] == exit_["role"] and stream["size"]
+            ),
+        ),
+        left=tuple(pid for part in (reply, *(part for _, part in others)) for pid in part["left"]),
+        killed=reply["killed"] + sum(part["killed"] for _, part in others),
+        notes=tuple(dict.fromkeys(note for part in (reply, *(part for _, part in others)) for note in part["notes"])),
+        looks={index: _looks(part) for index, part in ((node, reply), *others)},
+    )
+
+
+def _exit(said: Mapping[str, Any], node: int) -> Exit:
+    return Exit(said["role"], node, said["exit_code"], said["signal"], said["error"])
+
+
+def _looks(reply: Mapping[str, Any]) -> Looks:
+    idle = reply["idle"]
+    return Looks(
+        start=reply["start"],
+        taken=tuple((t, nics) for t, nics in reply["looks"]),
+        idle_s=None if idle is None else idle[0],
+        before=None if idle is None else idle[1],
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from schemas.attempt import Launch, Process, Role
@@ -105,12 +106,75 @@ def _ranks(
         said = next(iter(mpiexec.version.splitlines()), "")
         remedy = "use MPICH, Intel MPI, Open MPI or MVAPICH"
         raise SiteError(f"{mpiexec.path} is of no flavour we know (its --version says {said!r}); {remedy}")
-    if len(role.nodes) > 1:
-        raise SiteError(f"launches over several nodes ({len(role.nodes)}) are not yet supported")
     node = role.nodes[0]
-    own = _own_arguments(flavour, ranks, way.args, nodes[node].cpus)
-    argv = (mpiexec.path, *own, *way.args, "-n", str(ranks), *role.argv)
-    return _with_library(_process(role, node, argv, way), mpiexec)
+    gang = [nodes[each] for each in role.nodes]
+    own = _own_arguments(flavour, ranks // len(gang), way.args, min(each.cpus or ranks for each in gang))
+    across: tuple[str, ...] = ()
+    exports: tuple[str, ...] = ()
+    if len(gang) > 1:
+        across = _across(flavour, gang, ranks // len(gang))
+        exports = _exports(flavour, {**way.env, **role.env, _SEARCH: ""})
+    argv = (mpiexec.path, *across, *own, *way.args, "-n", str(ranks), *exports, *role.argv)
+    process = _process(role, node, argv, way)
+    if len(gang) > 1:
+        unset = f"unset {' '.join(f'${{!{prefix}*}}' for prefix in SCHEDULERS)}"
+        process = replace(
+            process,
+            env={**process.env, "SWEEP_SELF": ",".join((*names(gang[0]), "localhost", "127.0.0.1"))},
+            setup=(unset, *process.setup),
+        )
+    return _with_library(process, mpiexec)
+
+
+AGENT = "{files}/agent"
+"""Where `tasks/agent.py` lies on the node that leads; launchers call it instead of ssh."""
+SCHEDULERS = ("SLURM_", "PMI_", "PMIX_", "OMPI_COMM_", "PRTE_")
+"""Variables by which a launcher believes that it is inside a job step, and starts its ranks through the scheduler."""
+
+
+def host(node: Node) -> str:
+    """How launchers call a node: by its address where it is known, for names may not resolve everywhere."""
+    return node.address or node.name
+
+
+def names(node: Node) -> tuple[str, ...]:
+    """All that a launcher may call a node: its name, without its domain too, and its address."""
+    return tuple(dict.fromkeys(name for name in (node.name, node.name.partition(".")[0], node.address) if name))
+
+
+def _across(flavour: str, gang: Sequence[Node], ranks_per_node: int) -> tuple[str, ...]:
+    """Arguments for ranks on several nodes, each reached by our agent; no host file, no ssh, no scheduler."""
+    hosts = [host(node) for node in gang]
+    how: tuple[str, ...]
+    if flavour in ("mpich", "mvapich"):
+        how = ("-launcher", "ssh", "-launcher-exec", AGENT, "-localhost", hosts[0])
+        return (*how, "-hosts", ",".join(hosts), "-ppn", str(ranks_per_node))
+    if flavour == "intelmpi":
+        how = ("-bootstrap", "ssh", "-bootstrap-exec", AGENT)
+        return (*how, "-hosts", ",".join(hosts), "-ppn", str(ranks_per_node))
+    slots = ",".join(f"{each}:{ranks_per_node}" for each in hosts)
+    if flavour == "openmpi5":
+        how = (
+            "--prtemca",
+            "plm",
+            "ssh",
+            "--prtemca",
+            "plm_ssh_agent",
+            AGENT,
+            "--prtemca",
+            "plm_ssh_no_tree_spawn",
+            "1",
+        )
+        return (*how, "--prtemca", "ras", "^slurm", "--leave-session-attached", "--host", slots)
+    how = ("--mca", "plm", "rsh", "--mca", "plm_rsh_agent", AGENT, "--mca", "plm_rsh_no_tree_spawn", "1")
+    return (*how, "--mca", "ras", "^slurm", "--leave-session-attached", "--host", slots)
+
+
+def _exports(flavour: str, env: Mapping[str, str]) -> tuple[str, ...]:
+    """Open MPI hands only named variables on to other nodes; Hydra all of them."""
+    if flavour not in _OVERSUBSCRIBE:
+        return ()
+    return tuple(word for name in env for word in ("-x", name))
 
 
 def _own_arguments(flavour: str, ranks: int, args: Sequence[str], cpus: int | None) -> tuple[str, ...]:

@@ -55,6 +55,11 @@ def script_text() -> str:
     return _LOADER.format(**sources)
 
 
+def agent_text() -> str:
+    """The agent that launchers call instead of ssh: read by the driver, laid into each attempt over several nodes."""
+    return (Path(__file__).parent / "agent.py").read_text(encoding="utf-8")
+
+
 def converse(script: str, request: dict[str, Any], hello: dict[str, Any], spawn: Spawn | None = None) -> dict[str, Any]:
     """One request to this process's node part, and its reply; starts one with `hello` if there is none (any more).
 

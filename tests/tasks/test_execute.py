@@ -25,6 +25,8 @@ def reply(**changes: Any) -> dict[str, Any]:
         "left": [],
         "killed": 0,
         "notes": [],
+        "looks": [],
+        "idle": None,
         **changes,
     }
 
@@ -50,6 +52,7 @@ def test_a_request_is_plain_json_with_everything_that_a_process_needs() -> None:
         "timeout": None,
         "grace": 0.0,
         "limit": 10,
+        "looks": {},
     }
 
 

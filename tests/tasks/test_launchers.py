@@ -124,9 +124,23 @@ def test_what_cannot_be_started_is_said_in_one_line(what: dict[str, object], sai
     assert "\n" not in str(caught.value)
 
 
-def test_several_nodes_are_not_yet_supported() -> None:
-    with pytest.raises(SiteError, match=r"several nodes .* not yet"):
-        started(Role("ranks", ("x",), ranks=4, nodes=(0, 1)), nodes=(*NODES, Node("node02")))
+@pytest.mark.parametrize(
+    ("of", "phrases"),
+    [
+        ("mpich", ["-launcher-exec {files}/agent", "-hosts node01,10.0.0.2 -ppn 2", "-n 4 x"]),
+        ("intelmpi", ["-bootstrap-exec {files}/agent", "-hosts node01,10.0.0.2 -ppn 2", "-n 4 x"]),
+        ("openmpi5", ["plm_ssh_agent {files}/agent", "--host node01:2,10.0.0.2:2", "-n 4 -x A"]),
+        ("openmpi4", ["plm_rsh_agent {files}/agent", "--host node01:2,10.0.0.2:2", "-n 4 -x A"]),
+    ],
+)
+def test_ranks_on_several_nodes_are_reached_by_the_agent(of: str, phrases: list[str]) -> None:
+    role = Role("ranks", ("x",), ranks=4, nodes=(0, 1), env={"A": "1"})
+    nodes = (Node("node01", cpus=8), Node("node02.example", "10.0.0.2", cpus=8))
+    (process,) = started(role, nodes=nodes, of=of)
+    for phrase in phrases:
+        assert phrase in " ".join(process.argv)
+    assert process.env["SWEEP_SELF"].split(",")[0] == "node01"
+    assert any("SLURM_" in line for line in process.setup), "inside an allocation Open MPI would call srun"
 
 
 def stack(folder: Path, library: str = "libmpi.so.12") -> str:
