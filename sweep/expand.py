@@ -40,15 +40,15 @@ def expand(spec: Spec, inventory: Inventory, keep: Keep, seed: int) -> Plan:
         )
     launches = [each for combination, sizes in combinations for each in make.launches(combination, sizes)]
     trials = tuple(_order(spec, launches, seed))
-    repeats = spec.run.repeats.min
+    launched = [trial for trial in trials if trial.unsupported is None]
     return Plan(
         spec=spec,
         trials=trials,
         seed=seed,
         points=asked,
         excluded=total - asked,
-        launches_saved=asked * repeats - len(trials),
-        estimate_s=sum(estimate(trial) for trial in trials if trial.unsupported is None),
+        launches_saved=sum(len(trial.sizes) - 1 for trial in launched),
+        estimate_s=sum(map(estimate, launched)),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,6 +34,9 @@ def site_file(site: Path | None, environ: Mapping[str, str]) -> Path | None:
 def archive_folder(option: Path | None, site: Site | None = None) -> Path:
     """The archive's folder: what the user says, else what the site says, else ./sweep-archive."""
     if option is not None:
+        if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", str(option)):  # a Path makes one slash of two
+            what = f"{option} is not on this machine: a remote archive is not yet supported"
+            raise InputError(Problem("--archive", what, "name a local folder"))
         return option
     if site is None and site_file(None, os.environ) is not None:
         from sweep.site import load_site  # reading TOML costs 20 ms; only who has a site pays

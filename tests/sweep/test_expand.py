@@ -44,7 +44,7 @@ def test_all_message_sizes_of_a_combination_share_one_launch() -> None:
     assert {trial.sizes for trial in launched(made)} == {(4, 8, 16, 4096)}
     assert made.points == 16
     assert len(made.trials) == 4
-    assert made.launches_saved == 12
+    assert made.launches_saved == 9, "a ping-pong of four ranks is not launched, so nothing is saved there"
 
 
 def test_a_barrier_has_no_message_size() -> None:
