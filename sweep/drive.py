@@ -251,6 +251,8 @@ class Driver:
             reply = await self._executor.ask(leader, request, limit + GRACE_S + CONFIRM_S, others)
         except NodeLost as lost:
             return Parsed(missing=trial.sizes), Verdict(Outcome.LOST, str(lost), transient=True), None
+        if others:  # from here on nodes are counted within the gang
+            reply["others"] = {gang_of(trial).index(index): part for index, part in reply["others"].items()}
         output = execute.output(launch.asked, reply)
         if output.ended == "stopped" and self._interrupts < 2:
             output = replace(output, ended="lost")  # somebody else ended the node part

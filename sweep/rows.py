@@ -14,6 +14,7 @@ from schemas.identity import canonical
 from schemas.metrics import METRICS
 from schemas.plan import Node, Trial
 from schemas.spec import CORE_FACTORS, Level
+from sweep import traffic
 from sweep.expand import point_id
 from sweep.redact import redact, redact_argv, redacted
 from tasks import benchmarks
@@ -157,10 +158,29 @@ def _attempt(who: Identity, attempt: Attempt) -> Row:
         "killed": output.killed if output is not None else None,
         "left": list(output.left) if output is not None else None,
         "notes": list(output.notes) if output is not None else None,
-        "evidence": dict(attempt.parsed.evidence.facts),
+        "evidence": {**attempt.parsed.evidence.facts, **_rose(attempt)},
+        "traffic": _traffic(attempt),
+        "contaminated": traffic.contaminated(output, attempt.nodes) if output is not None else None,
         "launch_revision": benchmarks.get(combination.benchmark).revision,
         "imported": False,
     }
+
+
+def _traffic(attempt: Attempt) -> list[Row] | None:
+    """Bytes per node and NIC."""
+    if attempt.output is None:
+        return None
+    return [
+        {"node": node.name, "nic": nic.name, "tx_bytes": tx, "rx_bytes": rx}
+        for node, nic, tx, rx in traffic.totals(attempt.output, attempt.nodes)
+    ]
+
+
+def _rose(attempt: Attempt) -> dict[str, str]:
+    """Error counters that rose, as evidence."""
+    if attempt.output is None:
+        return {}
+    return {f"counter {name}": f"+{rise}" for name, rise in traffic.errors(attempt.output, attempt.nodes).items()}
 
 
 def _asked_environment(trial: Trial) -> set[str]:
