@@ -1,12 +1,16 @@
-"""Which files a failed query should do without: DuckDB names the corrupt one in some of its errors, not in all."""
+"""Which files a failed query should do without.
+
+DuckDB names the corrupt file in some of its errors, in others none or a whole one beside it. Each of our files has a
+digest of all its bytes, so the errors only say when to look, and the digests whom to blame.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from archive import layout, sandbox
+from archive import layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,21 +20,38 @@ class Damage:
     gone: frozenset[Path]
     """Files that are no longer there."""
     faults: dict[Path, str]
-    """Files that cannot be read, and why."""
+    """Files that are there and not whole, or cannot be read, and why."""
 
 
 def damage(error: Exception, files: Collection[Path]) -> Damage | None:
     """Find what made a query over files fail; None where the files are not to blame, so the statement is."""
-    import duckdb
-
     named = {path for path in files if str(path) in str(error)}
-    may_be_any = (duckdb.SerializationException, duckdb.InternalException, duckdb.FatalException)  # others name theirs
-    if not named and type(error) is not duckdb.Error and not isinstance(error, may_be_any):
+    if not named and _is_of_the_statement(error):
         return None
     gone = frozenset(path for path in files if not path.exists())
-    suspects = {path for path in files if path in named or not _looks_whole(path)} if named or gone else set(files)
-    faults = _faults(suspects - gone)
+    left = set(files) - gone
+    faults = _faults(path for path in left if path in named or not _looks_whole(path))
+    if not gone and not faults:
+        faults = _faults(left)
     return Damage(gone, faults) if gone or faults else None
+
+
+def _is_of_the_statement(error: Exception) -> bool:
+    """Tell whether DuckDB says such things of statements alone (of broken footers and pages it says all others)."""
+    import duckdb
+
+    kinds = (
+        duckdb.ParserException,
+        duckdb.SyntaxException,
+        duckdb.BinderException,
+        duckdb.CatalogException,
+        duckdb.ConversionException,
+        duckdb.OutOfRangeException,
+        duckdb.TypeMismatchException,
+        duckdb.ConstraintException,
+        duckdb.PermissionException,
+    )
+    return isinstance(error, kinds)
 
 
 def _looks_whole(path: Path) -> bool:
@@ -40,20 +61,15 @@ def _looks_whole(path: Path) -> bool:
         return False
 
 
-def _faults(files: Collection[Path]) -> dict[Path, str]:
-    """Read files to their end, each by itself: file -> why that failed."""
-    import duckdb
+def _faults(files: Iterable[Path]) -> dict[Path, str]:
+    from archive.physical import is_whole  # loads pyarrow, which a query that succeeds does not need
 
     found: dict[Path, str] = {}
-    folders = {path.parent for path in files}
-    connection = None
-    for path in sorted(files):
-        connection = connection or sandbox.connect(folders, sandbox.Limits())
+    for path in files:
         try:
-            query = f"SELECT bit_xor(hash(f)) FROM read_parquet({sandbox.quoted(path)}) AS f"  # noqa: S608 - quoted
-            connection.execute(query).fetchall()
-        except duckdb.Error as error:
+            if not is_whole(path.read_bytes()):
+                found[path] = "is corrupt: its digest does not fit its bytes"
+        except OSError as error:
             if path.exists():
-                found[path] = f"cannot be read: {sandbox.one_line(error).replace(str(path), path.name)}"
-            connection = None  # some errors end a database for good
+                found[path] = f"cannot be read: {error.strerror}"
     return found

@@ -197,7 +197,7 @@ class Archive:
 
         try:
             sandbox.limited(connection, limits, work)
-        except duckdb.Error as error:
+        except (duckdb.Error, UnicodeDecodeError) as error:
             found = damage(error, views.files)
             if found is None:
                 raise refusal(sandbox.one_line(error), "") from error
