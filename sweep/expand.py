@@ -14,6 +14,7 @@ from schemas.identity import hash_id
 from schemas.plan import Combination, Inventory, Plan, Setup, Trial
 from schemas.spec import DEFAULTS, Level, Site, Spec
 from sweep.cost import estimate
+from sweep.placement import NodeSet, node_sets
 from sweep.support import refusal, without_launcher
 from tasks import benchmarks
 from tasks.launchers import merge
@@ -26,7 +27,7 @@ def expand(spec: Spec, inventory: Inventory, keep: Keep, seed: int) -> Plan:
     """Every trial of a spec in the order of execution. InputError when nothing is left to measure."""
     total, asked = 0, 0
     combinations: list[tuple[Combination, tuple[int | None, ...]]] = []
-    make = _Maker(spec, inventory)
+    make = _Maker(spec, inventory, seed)
     for axes in _grids(spec):
         kept, points = _kept(spec, axes, keep)
         total += points
@@ -85,6 +86,8 @@ class _Launch:
     combination: Combination
     sizes: tuple[int | None, ...]
     unsupported: str | None
+    slot: int = 0
+    members: NodeSet = ()
 
 
 def _grids(spec: Spec) -> Iterator[dict[str, tuple[Level, ...]]]:
@@ -93,7 +96,7 @@ def _grids(spec: Spec) -> Iterator[dict[str, tuple[Level, ...]]]:
     for extra in (None, *spec.include):
         axes = dict(spec.factors)
         if extra is not None:
-            axes.update(_single(spec, extra))
+            axes.update(extra)  # a factor that it does not name keeps all its levels
         for level in axes["benchmark"]:
             module = str(level).partition(".")[0]
             others = tuple(f"{name}." for name in named - {module})
@@ -103,27 +106,6 @@ def _grids(spec: Spec) -> Iterator[dict[str, tuple[Level, ...]]]:
                     name: levels for name, levels in axes.items() if name != "benchmark" and not name.startswith(others)
                 },
             }
-
-
-def _single(spec: Spec, extra: Mapping[str, tuple[Level, ...]]) -> dict[str, tuple[Level, ...]]:
-    """An include's levels; message sizes and benchmarks it does not name stay whole, others need a single level."""
-    missing = [
-        name
-        for name, levels in spec.factors.items()
-        if name not in extra and len(levels) > 1 and name not in ("benchmark", "message_size")
-    ]
-    if missing:
-        raise InputError(
-            [
-                Problem(
-                    f"{spec.source}: [[include]]",
-                    f"`{name}` is missing and has several levels",
-                    f"name {name} here too",
-                )
-                for name in missing
-            ]
-        )
-    return dict(extra)
 
 
 def _check_parameters(spec: Spec, combinations: Iterable[Combination]) -> None:
@@ -213,10 +195,12 @@ def _frozen(levels: Mapping[str, Level]) -> tuple[tuple[str, str, Level], ...]:
 class _Maker:
     """Makes combinations and launches; what depends on few factors only is worked out once."""
 
-    def __init__(self, spec: Spec, inventory: Inventory) -> None:
+    def __init__(self, spec: Spec, inventory: Inventory, seed: int) -> None:
         self._spec = spec
         self._inventory = inventory
+        self._seed = seed
         self._setups: dict[tuple[str, Level | None], Setup] = {}
+        self._sets: dict[tuple[str, int], tuple[NodeSet, ...]] = {}
         self._splits: dict[tuple[object, ...], list[tuple[tuple[int | None, ...], str | None]]] = {}
 
     def combination(self, levels: Mapping[str, Level]) -> Combination:
@@ -248,7 +232,20 @@ class _Maker:
         if (split := self._splits.get(key)) is None:
             split = self._splits[key] = list(_split(combination, sizes))
         for batch, reason in split:
-            yield _Launch(combination, batch, reason or without_launcher(combination, batch, self._inventory))
+            if reason := reason or without_launcher(combination, batch, self._inventory):
+                yield _Launch(combination, batch, reason)
+                continue
+            for slot, members in enumerate(self._node_sets(combination)):
+                yield _Launch(combination, batch, None, slot, members)
+
+    def _node_sets(self, combination: Combination) -> tuple[NodeSet, ...]:
+        """The node sets of a combination's placement: one launch each; a single one where nodes are unknown."""
+        if self._inventory.nodes is None:
+            return ((),)
+        placement, count = str(combination.level("placement")), combination.nodes
+        if (sets := self._sets.get((placement, count))) is None:
+            sets = self._sets[placement, count] = node_sets(placement, count, self._inventory.nodes, self._seed)
+        return sets
 
 
 def _split(
@@ -299,7 +296,7 @@ def _order(spec: Spec, launches: Sequence[_Launch], seed: int) -> Iterator[Trial
     blocks: dict[tuple[object, ...], list[_Launch]] = {}
     for launch in launches:
         rest = {name: level for name, level in launch.combination.factors.items() if name not in paired}
-        key = (launch.combination.benchmark, launch.combination.operation, launch.sizes, *_frozen(rest))
+        key = (launch.combination.benchmark, launch.combination.operation, launch.sizes, launch.slot, *_frozen(rest))
         blocks.setdefault(key, []).append(launch)
     shuffle = random.Random(seed)  # noqa: S311 - an order, not a secret
     members = list(blocks.values())
@@ -314,7 +311,7 @@ def _order(spec: Spec, launches: Sequence[_Launch], seed: int) -> Iterator[Trial
 
 
 def _block(members: Sequence[_Launch], repeat: int, index: int, *, alternate: bool) -> Iterator[Trial]:
-    ids = [trial_id(each.combination, each.sizes, repeat, 0) for each in members]
+    ids = [trial_id(each.combination, each.sizes, repeat, each.slot) for each in members]
     block_id = hash_id({"trials": sorted(str(each) for each in ids)})
     for position, member in enumerate(
         williams(len(members))[repeat % _period(len(members))] if alternate else range(len(members))
@@ -325,11 +322,12 @@ def _block(members: Sequence[_Launch], repeat: int, index: int, *, alternate: bo
             combination=launch.combination,
             sizes=launch.sizes,
             repeat=repeat,
-            slot=0,
+            slot=launch.slot,
             block_id=block_id,
             block=index,
             position=position,
             unsupported=launch.unsupported,
+            members=launch.members,
         )
 
 

@@ -16,8 +16,7 @@ from schemas.spec import Level
 from sweep.table import not_yet, refused, suggestion
 from tasks.benchmarks import Parameter
 
-PLACEMENTS = ("first",)
-PLACEMENTS_LATER = ("random", "cover", "pairs", "compact", "spread")
+PLACEMENTS = ("first", "random", "cover", "pairs", "compact", "spread")
 COUNTS = ("nodes", "ranks_per_node", "nics")
 
 _MOST = 2**31 - 1  # the archive's columns for counts are 32 bits wide
@@ -85,9 +84,7 @@ def _sharp(level: Any) -> Level:
 def _placement(level: Any) -> Level:
     if level in PLACEMENTS:
         return str(level)
-    if level in PLACEMENTS_LATER:
-        raise not_yet(f'placement "{level}"', f"today: {', '.join(PLACEMENTS)}")
-    near = suggestion(str(level), [*PLACEMENTS, *PLACEMENTS_LATER])
+    near = suggestion(str(level), PLACEMENTS)
     raise refused(level, near)
 
 

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from schemas.plan import Combination, Inventory, Node, Tool, Trial
 from schemas.spec import Site
+from sweep.placement import refuses
 from tasks import benchmarks
 
 
@@ -28,8 +29,10 @@ def _stack(combination: Combination, site: Site, inventory: Inventory) -> str | 
 
 
 def _nodes(combination: Combination, site: Site, inventory: Inventory) -> str | None:
-    if inventory.nodes is None or combination.nodes <= len(inventory.nodes):
-        return "launches over several nodes are not yet built" if combination.nodes > 1 else None
+    if inventory.nodes is None:
+        return None
+    if combination.nodes <= len(inventory.nodes):
+        return refuses(str(combination.level("placement")), combination.nodes, inventory.nodes)
     return f"needs {combination.nodes} nodes, {inventory.cluster} has {len(inventory.nodes)}"
 
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 
 import pytest
@@ -65,7 +65,7 @@ def test_where_may_name_a_factor_that_is_at_its_default() -> None:
 
 
 def test_an_empty_grid_is_an_error_that_names_the_where() -> None:
-    with pytest.raises(InputError, match="the grid is empty.*nodes > 7"):
+    with pytest.raises(InputError, match=r"the grid is empty.*nodes > 7"):
         plan(spec(where="nodes > 7"))
 
 
@@ -78,9 +78,36 @@ def test_an_include_adds_a_combination_outside_the_grid_and_inside_it_nothing() 
     assert inside.points == 8
 
 
-def test_an_include_must_name_what_has_several_levels() -> None:
-    with pytest.raises(InputError, match="ranks_per_node.*several levels"):
-        plan(spec(include=({"stack": ("impi",)},)))
+def test_a_factor_that_an_include_does_not_name_keeps_all_its_levels() -> None:
+    made = plan(
+        spec({**FACTORS, "benchmark": ("imb.allreduce",), "sharp": ("off", "on")}, include=({"ranks_per_node": (8,)},))
+    )
+    added = [trial for trial in made.trials if trial.combination.ranks_per_node == 8]
+    assert {trial.combination.level("sharp") for trial in added} == {"off", "on"}
+
+
+CLUSTER = Inventory(nodes=tuple(Node(f"n{index}") for index in range(5)))
+
+
+def test_cover_launches_once_per_node_set_and_each_is_a_trial_of_its_own() -> None:
+    made = plan(spec({**FACTORS, "benchmark": ("imb.allreduce",), "nodes": (2,), "placement": ("cover",)}), CLUSTER)
+    assert {(trial.slot, trial.members) for trial in made.trials} == {(0, (0, 1)), (1, (2, 3)), (2, (3, 4))}
+    assert len({trial.trial_id for trial in made.trials}) == len(made.trials) == 6
+    assert len({point_id(trial.combination, 8) for trial in made.trials}) == 2, "which nodes is no part of the question"
+
+
+def test_paired_levels_share_their_nodes() -> None:
+    factors: dict[str, tuple[Level, ...]] = {**FACTORS, "nodes": (2,), "placement": ("pairs",), "env.X": (1, 2)}
+    made = plan(spec(factors, run=RunPolicy(pair=("env.X",))), CLUSTER)
+    for _, members in groupby(made.trials, key=lambda trial: trial.block):
+        assert len({trial.members for trial in members}) == 1
+    pairs = {trial.members for trial in made.trials if trial.unsupported is None}
+    assert len(pairs) == 10
+
+
+def test_a_placement_that_needs_a_topology_is_unsupported_without_one() -> None:
+    made = plan(spec({**FACTORS, "nodes": (2,), "placement": ("spread",)}), CLUSTER)
+    assert all("leaf switch" in str(trial.unsupported) for trial in made.trials)
 
 
 def test_parameters_of_one_benchmark_do_not_multiply_another() -> None:
@@ -106,7 +133,9 @@ def test_a_parameter_at_its_default_is_the_same_question_as_none_at_all() -> Non
 def test_how_it_is_run_changes_the_setup_and_never_the_point() -> None:
     here = plan(spec())
     there = plan(spec(site=Site(cluster="elsewhere", way=Way(env={"UCX_TLS": "tcp"}))))
-    assert {point_id(trial.combination, 8) for trial in here.trials} == {point_id(trial.combination, 8) for trial in there.trials}
+    assert {point_id(trial.combination, 8) for trial in here.trials} == {
+        point_id(trial.combination, 8) for trial in there.trials
+    }
     assert not {trial.combination.setup.setup_id for trial in here.trials} & {
         trial.combination.setup.setup_id for trial in there.trials
     }
@@ -135,7 +164,7 @@ def test_rounds_hold_every_block_once_and_pairs_stand_side_by_side() -> None:
         assert len({(trial.repeat, trial.sizes) for trial in members}) == 1
     rounds = [[members for members in blocks if members[0].repeat == repeat] for repeat in range(4)]
     assert len({len(each) for each in rounds}) == 1
-    for first, second in zip(rounds, rounds[1:], strict=False):
+    for first, second in pairwise(rounds):
         assert {members[0].combination.level("sharp") for members in first}.isdisjoint(
             {members[0].combination.level("sharp") for members in second}
         ), "ABBA: who begins changes with the round"
@@ -153,13 +182,15 @@ def test_the_seed_alone_decides_the_order() -> None:
 def test_a_williams_square_lets_each_level_follow_each_other_equally_often(levels: int) -> None:
     square = williams(levels)
     assert all(sorted(row) == list(range(levels)) for row in square)
-    follows = Counter(pair for row in square for pair in zip(row, row[1:], strict=False))
+    follows = Counter(pair for row in square for pair in pairwise(row))
     assert len(follows) == levels * (levels - 1)
     assert len(set(follows.values())) <= 1
 
 
 NODE = Node("n1", nics=(Nic("eth0", "ethernet"),))
-TOOLS = {None: {"IMB-MPI1": Tool("IMB-MPI1", "/bin/IMB-MPI1"), "mpiexec": Tool("mpiexec", "/bin/mpiexec")}}
+TOOLS: Mapping[str | None, Mapping[str, Tool]] = {
+    None: {"IMB-MPI1": Tool("IMB-MPI1", "/bin/IMB-MPI1"), "mpiexec": Tool("mpiexec", "/bin/mpiexec")}
+}
 
 
 @pytest.mark.parametrize(
@@ -207,7 +238,7 @@ levels = st.lists(st.integers(1, 6), min_size=1, max_size=3, unique=True)
 def test_every_point_is_measured_exactly_once_per_repeat(
     sizes: list[int], ranks: list[int], values: list[int], repeats: int, seed: int
 ) -> None:
-    factors = {
+    factors: dict[str, tuple[Level, ...]] = {
         "benchmark": ("imb.allreduce",),
         "message_size": tuple(sorted(sizes)),
         "ranks_per_node": tuple(ranks),

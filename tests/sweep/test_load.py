@@ -353,7 +353,6 @@ def test_an_include_takes_the_same_notations_and_may_name_another_benchmark() ->
         ({"message_size": ["1", [2]]}, "[2] is not a whole number"),
         ({"sharp": "maybe"}, 'write "off" or "on"'),
         ({"sharp": 1}, 'write "off" or "on"'),
-        ({"placement": "spread"}, "not yet"),
         ({"placement": "furst"}, "did you mean `first`?"),
         ({"stack": 3}, "name a stack"),
         ({"stack": "default"}, "`default` is what no stack is called"),
