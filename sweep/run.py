@@ -52,10 +52,19 @@ class Finished:
 
     @property
     def exit_code(self) -> int:
-        """0 all ok, 1 some trials not ok, otherwise what stopped it."""
+        """0 all ok, 1 some trials not ok, 3 not one can run here, otherwise what stopped it."""
         if self.stopped is not None:
             return self.stopped.exit_code
+        if self.impossible:
+            return SiteError.exit_code
         return 0 if self.summary.all_ok else 1
+
+    @property
+    def impossible(self) -> bool:
+        """Whether it came to its end, and all that there was to do is unsupported here."""
+        return self.stopped is None and {name for name, count in self.summary.outcomes.items() if count} == {
+            "unsupported"
+        }
 
 
 def start_run(spec_path: Path, folder: Path | None, site: Path | None, address: str | None, kind: str | None) -> int:
@@ -126,6 +135,8 @@ def _shown(work: _Work, executor: Executor, interrupts: Interrupts) -> int:
         show.close()
     counts = ", ".join(f"{count} {name}" for name, count in sorted(finished.summary.outcomes.items()) if count)
     show.say(f"run {run}: {counts or 'nothing'}; {finished.summary.retried} attempts tried again; archive {folder}")
+    if finished.impossible:
+        show.say("sweep: nothing of this spec can run here; `sweep plan` says why, `sweep doctor` what to type")
     if finished.stopped is not None:
         show.say(f"{finished.stopped}; go on with: sweep resume {run} --archive {folder}")
     return finished.exit_code
