@@ -41,7 +41,7 @@ COLUMNS: Mapping[str, str] = {
     "sizes BIGINT[], missing BIGINT[], outcome VARCHAR, reason VARCHAR, proof VARCHAR[], final BOOLEAN, "
     "exit_code INTEGER, signal INTEGER, node_names VARCHAR[], nic_set VARCHAR[], "
     "argv STRUCT(role VARCHAR, node VARCHAR, argv VARCHAR[])[], environment MAP(VARCHAR, VARCHAR), "
-    'start TIMESTAMPTZ, elapsed_s DOUBLE, killed INTEGER, "left" BIGINT[], notes VARCHAR[], '
+    'start TIMESTAMPTZ, elapsed_s DOUBLE, beside VARCHAR[], killed INTEGER, "left" BIGINT[], notes VARCHAR[], '
     "evidence MAP(VARCHAR, VARCHAR), "
     "traffic STRUCT(node VARCHAR, nic VARCHAR, tx_bytes BIGINT, rx_bytes BIGINT)[], contaminated BOOLEAN, "
     "launch_revision INTEGER, imported BOOLEAN",

@@ -124,6 +124,7 @@ _V1: dict[str, tuple[tuple[str, pa.DataType], ...]] = {
         ("environment", _MAP),
         ("start", _TIME),
         ("elapsed_s", pa.float64()),
+        ("beside", _TEXTS),  # attempts that ran at the same time, on other nodes
         ("killed", pa.int32()),
         ("left", pa.list_(pa.int64())),
         ("notes", _TEXTS),

@@ -19,11 +19,13 @@ from schemas.attempt import Launch, Outcome, Output, Parsed, Process, Verdict
 from schemas.errors import Interrupted, NodeLost, SiteError, Stopped, SweepError
 from schemas.plan import Inventory, Node, Plan, Trial
 from schemas.spec import Way
-from sweep import cost, rows
+from sweep import cost, rows, schedule
 from sweep.append import Appender
 from sweep.past import Pasts, left, rest
+from sweep.placement import NodeSet
 from sweep.redact import Mask
 from sweep.rows import Attempt, Identity
+from sweep.schedule import Block
 from tasks import benchmarks, execute, launchers, outcomes, pipe
 from tasks.executor import Executor
 
@@ -90,13 +92,14 @@ class Driver:
         self._watcher = watcher
         self._past = past
         self._deadline = deadline
+        self._ending = False
         self._interrupts = 0
         self._interrupted = asyncio.Event()
-        self._running: str | None = None
+        self._running: dict[str, NodeSet] = {}
+        """Attempts that run now, and their nodes."""
         self._killing: asyncio.Task[None] | None = None
-        self._gang: Gang = ()
         self._agent = pipe.agent_text()
-        self._warm: set[Gang] = set()
+        self._warm: set[NodeSet] = set()
         self._mask = Mask(plan.spec)
         self.summary = Summary()
 
@@ -109,29 +112,54 @@ class Driver:
         self.summary.outcomes.update(self._past[each].outcome for each in done)
         self._watcher.begin(self._plan, len(done))
         try:
-            for block_try, trials in todo:
-                for trial in trials:
-                    await self._trial(trial, block_try)
+            await self._blocks([Block(block_try, tuple(trials)) for block_try, trials in todo if trials])
         finally:
             if self._killing is not None:
                 self._killing.cancel()
+
+    async def _blocks(self, pending: list[Block]) -> None:
+        """Every block on nodes of its own, as soon as the schedule finds it some."""
+        pick = schedule.disjoint if self._plan.spec.run.concurrency == "disjoint" else schedule.exclusive
+        total = max(len(self._executor.nodes), 1)
+        free = set(range(total))
+        running: dict[asyncio.Task[None], NodeSet] = {}
+        while pending or running:
+            while (choice := pick(pending, free, total)) is not None:
+                index, nodes = choice
+                running[asyncio.create_task(self._block(pending.pop(index), nodes))] = nodes
+                free -= set(nodes)
+                if not nodes:
+                    break  # nothing to launch: its rows are written before the next is picked
+            done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            if any(each.exception() is not None for each in done):
+                self._ending = True  # what runs beside it finishes its attempt, and nothing new starts
+                done, _ = await asyncio.wait(running)
+            for each in done:
+                free |= set(running.pop(each))
+            for each in done:
+                each.result()
+
+    async def _block(self, block: Block, nodes: NodeSet) -> None:
+        for trial in block.trials:
+            await self._trial(schedule.on(trial, nodes), block.block_try)
 
     def interrupt(self) -> None:
         """First: finish what runs, then stop. Second: kill it."""
         self._interrupts += 1
         self._interrupted.set()
-        if self._interrupts == 1 and self._running is not None:
+        if self._interrupts == 1 and self._running:
             self._watcher.say("finishing what runs, then stopping; once more to kill it")
-        elif self._interrupts > 1 and self._running is not None and self._killing is None:
+        elif self._interrupts > 1 and self._running and self._killing is None:
             self._watcher.say("killing what runs")
             self._killing = asyncio.ensure_future(self._kill())
 
     async def _kill(self) -> None:
         """Have it killed; again and again, for a stop that comes before the start is not heard."""
         with contextlib.suppress(SweepError):  # whoever waits for the attempt learns of it, too
-            while (attempt := self._running) is not None:
-                for node in self._gang:
-                    await self._executor.stop(node, attempt)
+            while self._running:
+                for attempt, nodes in list(self._running.items()):
+                    for node in nodes:
+                        await self._executor.stop(node, attempt)
                 await asyncio.sleep(AGAIN_S)
 
     async def _trial(self, trial: Trial, block_try: int) -> None:
@@ -175,11 +203,13 @@ class Driver:
         attempt_id = uuid.uuid4()
         start = time.time()
         launch, processes = self._launch(trial)
-        self._running, self._gang = str(attempt_id), gang_of(trial)
+        beside = tuple(self._running)
+        self._running[str(attempt_id)] = gang_of(trial)
         try:
             parsed, verdict, output = await self._execute(trial, launch, processes, str(attempt_id))
         finally:
-            self._running = None
+            beside = tuple(dict.fromkeys((*beside, *(each for each in self._running if each != str(attempt_id)))))
+            del self._running[str(attempt_id)]
         attempt = Attempt(
             trial,
             attempt_id,
@@ -193,6 +223,7 @@ class Driver:
             processes=processes,
             nodes=self._nodes(trial),
             start=start,
+            beside=beside,
         )
         await self._record(attempt)
         await self._leave_clean(attempt)
@@ -242,7 +273,15 @@ class Driver:
         self, trial: Trial, launch: Launch, processes: tuple[Process, ...], attempt_id: str
     ) -> tuple[Parsed, Verdict, Output | None]:
         limit = cost.timeout(trial, self._plan.spec.run.timeout)
-        request = execute.run_request(attempt_id, processes, launch.files, limit, grace=GRACE_S, limit=OUTPUT_BYTES)
+        request = execute.run_request(
+            attempt_id,
+            processes,
+            launch.files,
+            limit,
+            grace=GRACE_S,
+            limit=OUTPUT_BYTES,
+            period=self._plan.spec.run.counters,
+        )
         leader, *rest_of_gang = gang_of(trial)
         others = {name: index for index in rest_of_gang for name in launchers.names(self._executor.nodes[index])}
         if others:
@@ -263,7 +302,7 @@ class Driver:
         """Hand an attempt's rows over; the next trial runs while they reach the disk."""
         if attempt.phase == "measure" and attempt.final:
             self.summary.outcomes[attempt.verdict.outcome.value] += 1
-        made = self._mask.rows(rows.attempt_rows(self._who, attempt))
+        made = self._mask.rows(rows.attempt_rows(self._who, attempt, series=self._plan.spec.run.counters is not None))
         await self._appender.put(made, lambda: self._watcher.ended(attempt))
 
     async def _leave_clean(self, attempt: Attempt) -> None:
@@ -286,7 +325,9 @@ class Driver:
             raise SiteError(f"node {name} cannot be cleaned: {_named(remains)} of attempt {attempt.attempt_id} remain")
 
     def _may_start(self, trial: Trial) -> None:
-        """Nothing starts after an interrupt, or when it cannot finish before the deadline."""
+        """Nothing starts after an interrupt or a failure beside it, or when it cannot finish before the deadline."""
+        if self._ending:
+            raise Interrupted("the run ended beside this trial")
         if self._interrupts:
             raise Interrupted("the run was interrupted")
         if self._deadline is not None and time.time() + cost.estimate(trial) > self._deadline:
@@ -330,11 +371,7 @@ class _Tries:
             self.trial = replace(self.trial, sizes=attempt.parsed.missing)
 
 
-Gang = tuple[int, ...]
-"""The nodes that work on one attempt, the leader first."""
-
-
-def gang_of(trial: Trial) -> Gang:
+def gang_of(trial: Trial) -> NodeSet:
     """The nodes of a trial: as placed, else the first ones."""
     return trial.members or tuple(range(trial.combination.nodes))
 

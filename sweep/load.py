@@ -15,10 +15,12 @@ from sweep import ways
 from sweep.document import Document, parse, read
 from sweep.factors import RUN_KEYS, Catalogue, Factors, read_factors
 from sweep.place import site_file
-from sweep.table import Table, not_yet, refused, suggestion
+from sweep.table import Table, refused, suggestion
 from tasks import benchmarks
 
 _MOST = 10_000
+SHORTEST_PERIOD_S = 0.01
+"""InfiniBand's counters are refreshed every 10 ms; a look costs 0.1 ms."""
 
 
 def load(
@@ -95,7 +97,7 @@ def _run(table: Table | None, factors: Factors) -> RunPolicy:
         pair=_pair(table, factors),
         order=table.choice("order", ("shuffled", "sorted")),
         seed=table.integer("seed", 0, LARGEST),
-        concurrency=table.choice("concurrency", ("exclusive",), ("disjoint",)),
+        concurrency=table.choice("concurrency", ("exclusive", "disjoint")),
         warmup=table.integer("warmup", 0, _MOST),
         timeout=table.parsed("timeout", _timeout),
         retry=_retry(table),
@@ -170,12 +172,13 @@ def _timeout(value: object) -> float | None:
     return seconds
 
 
-def _counters(value: object) -> None:
-    """Refuse all but "edges": before and after."""
+def _counters(value: object) -> float | None:
+    """A sampling period in seconds; None for "edges": before, after, and at lines of output."""
     if value == "edges":
-        return
-    parse_duration(value)
-    raise not_yet("sampling counters by a period", 'write counters = "edges"')
+        return None
+    if (period := parse_duration(value)) < SHORTEST_PERIOD_S:
+        raise refused(value, f'write "edges", or a period from {SHORTEST_PERIOD_S * 1000:.0f} ms on, such as "100ms"')
+    return period
 
 
 def _deadline(value: object) -> str:

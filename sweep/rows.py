@@ -56,14 +56,17 @@ class Attempt:
     nodes: tuple[Node, ...] = ()
     start: float = 0.0
     """Seconds since the epoch, where there is no output."""
+    beside: tuple[str, ...] = ()
+    """Attempts that ran at the same time, on other nodes."""
 
 
-def attempt_rows(who: Identity, attempt: Attempt) -> dict[str, list[Row]]:
-    """Every row that one attempt leaves: itself, its measurements, its raw output."""
+def attempt_rows(who: Identity, attempt: Attempt, *, series: bool = False) -> dict[str, list[Row]]:
+    """Every row that one attempt leaves: itself, its measurements, its raw output, and its counters' `series`."""
     return {
         "attempts": [_attempt(who, attempt)],
         "measurements": list(_measurements(who, attempt)),
         "outputs": list(_outputs(who, attempt)),
+        "counters": list(_counters(who, attempt)) if series else [],
     }
 
 
@@ -155,6 +158,7 @@ def _attempt(who: Identity, attempt: Attempt) -> Row:
         },
         "start": moment(output.start if output is not None else attempt.start),
         "elapsed_s": output.elapsed if output is not None else None,
+        "beside": list(attempt.beside),
         "killed": output.killed if output is not None else None,
         "left": list(output.left) if output is not None else None,
         "notes": list(output.notes) if output is not None else None,
@@ -174,6 +178,22 @@ def _traffic(attempt: Attempt) -> list[Row] | None:
         {"node": node.name, "nic": nic.name, "tx_bytes": tx, "rx_bytes": rx}
         for node, nic, tx, rx in traffic.totals(attempt.output, attempt.nodes)
     ]
+
+
+def _counters(who: Identity, attempt: Attempt) -> Iterator[Row]:
+    if attempt.output is None:
+        return
+    for node, nic, counter, elapsed, moved in traffic.series(attempt.output, attempt.nodes):
+        yield {
+            "run": who.run,
+            "attempt_id": attempt.attempt_id,
+            "node": node.name,
+            "device": nic,
+            "counter": counter,
+            "start": moment(attempt.output.looks[attempt.nodes.index(node)].start),
+            "elapsed": list(elapsed),
+            "delta": list(moved),
+        }
 
 
 def _rose(attempt: Attempt) -> dict[str, str]:

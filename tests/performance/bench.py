@@ -83,7 +83,7 @@ def noop(count: int) -> str:
 name = "noop"
 [factors]
 benchmark = "command.run"
-trial = "0:{count - 1}:+1"
+trial = {list(range(count))}
 command.argv = "/bin/echo bandwidth={{trial}}"
 command.match.bandwidth = 'bandwidth=(\\d+)'
 command.unit.bandwidth = "GB/s"

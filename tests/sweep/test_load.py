@@ -462,13 +462,17 @@ def test_a_deadline_is_auto_none_a_duration_or_a_time(written: str, held: str) -
     assert policy(f"deadline = {written}").deadline == held
 
 
+def test_counters_are_looked_at_by_a_period_where_one_is_given() -> None:
+    assert policy('counters = "edges"').counters is None
+    assert policy('counters = "100ms"').counters == 0.1
+    assert "10 ms" in refusal(f'{MINIMAL}[run]\ncounters = "1ms"\n')
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ('repeats = { min = 6, max = 12, until = "3%" }', "run.repeats: repeating until"),
         ("repeats = { min = 6, max = 12 }", "write how many launches, such as repeats = 6"),
-        ('concurrency = "disjoint"', 'run.concurrency: "disjoint"'),
-        ('counters = "100ms"', "run.counters: sampling counters"),
         ("quarantine = { failures = 3, window = 10 }", "run.quarantine: taking bad nodes out"),
     ],
 )
