@@ -9,7 +9,7 @@ import os
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -19,15 +19,17 @@ from schemas.attempt import Launch, Outcome, Output, Parsed, Process, Verdict
 from schemas.errors import Interrupted, NodeLost, SiteError, Stopped, SweepError
 from schemas.plan import Inventory, Node, Plan, Trial
 from schemas.spec import Way
-from sweep import cost, rows, schedule
+from sweep import cost, hold, rows, schedule
 from sweep.append import Appender
+from sweep.hold import held, way_of
 from sweep.past import Pasts, left, rest
 from sweep.placement import NodeSet
 from sweep.redact import Mask
 from sweep.rows import Attempt, Identity
 from sweep.schedule import Block
-from tasks import benchmarks, execute, launchers, outcomes, pipe
+from tasks import benchmarks, execute, launchers, nics, outcomes, pipe, wrap
 from tasks.executor import Executor
+from tasks.transports import Gang
 
 GRACE_S = 5.0
 """Between SIGTERM and SIGKILL."""
@@ -36,7 +38,7 @@ CONFIRM_S = 60.0
 AGAIN_S = 0.2
 """How long before a node is asked again."""
 DEAF = 2
-"""How often in a row a node may fail to answer before it counts as gone."""
+"""How often a node may fail to answer before it counts as gone."""
 OUTPUT_BYTES = 32 * 1024 * 1024
 """Read per stream; what is longer is cut in the middle and said so."""
 
@@ -131,13 +133,12 @@ class Driver:
                 if not nodes:
                     break  # nothing to launch: its rows are written before the next is picked
             done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-            if any(each.exception() is not None for each in done):
+            if errors := [error for each in done if (error := each.exception()) is not None]:
                 self._ending = True  # what runs beside it finishes its attempt, and nothing new starts
-                done, _ = await asyncio.wait(running)
+                await asyncio.gather(*running, return_exceptions=True)
+                raise errors[0]
             for each in done:
                 free |= set(running.pop(each))
-            for each in done:
-                each.result()
 
     async def _block(self, block: Block, nodes: NodeSet) -> None:
         for trial in block.trials:
@@ -202,11 +203,11 @@ class Driver:
         self._watcher.started(trial, number)
         attempt_id = uuid.uuid4()
         start = time.time()
-        launch, processes = self._launch(trial)
+        begun = self._launch(trial)
         beside = tuple(self._running)
         self._running[str(attempt_id)] = gang_of(trial)
         try:
-            parsed, verdict, output = await self._execute(trial, launch, processes, str(attempt_id))
+            parsed, verdict, output = await self._execute(trial, begun, str(attempt_id))
         finally:
             beside = tuple(dict.fromkeys((*beside, *(each for each in self._running if each != str(attempt_id)))))
             del self._running[str(attempt_id)]
@@ -220,8 +221,9 @@ class Driver:
             phase=phase,
             parsed=parsed,
             output=output,
-            processes=processes,
+            processes=begun.processes,
             nodes=self._nodes(trial),
+            nics=begun.nics,
             start=start,
             beside=beside,
         )
@@ -231,52 +233,47 @@ class Driver:
             raise Interrupted("the run was interrupted")
         return attempt
 
-    def _launch(self, trial: Trial) -> tuple[Launch, tuple[Process, ...]]:
-        """What is started for a trial, with every program by its absolute path."""
+    def _launch(self, trial: Trial) -> _Start:
+        """What is started for a trial, with every program by its absolute path, held to the NICs that were asked."""
         combination = trial.combination
         stack = combination.setup.stack
         tools = self._inventory.tools.get(stack, {})
+        flavour = self._inventory.flavours.get(stack)
         nodes = self._nodes(trial)
+        site = self._plan.spec.site
         launch = benchmarks.get(combination.benchmark).launch(trial, nodes)
         roles = tuple(
             replace(role, argv=(tools[role.argv[0]].path, *role.argv[1:])) if role.argv[0] in tools else role
             for role in launch.roles
         )
         launch = replace(launch, roles=roles)
+        gang = held(combination, trial.sizes, site, self._inventory, nodes)
+        if isinstance(gang, str):
+            raise SiteError(f"{trial.trial_id}: {gang}")  # planned for other nodes than these
+        way = way_of(combination, site)
+        if gang is not None:
+            way = launchers.merge(way, Way(env=gang.env))
+            launch = _wrapped(launch, gang, combination.setup.launcher, flavour)
         processes = launchers.processes(
             launch,
-            self._way(trial),
+            way,
             launcher=combination.setup.launcher,
             mpiexec=tools.get("mpiexec"),
-            flavour=self._inventory.flavours.get(stack),
+            flavour=flavour,
             nodes=nodes,
         )
-        return launch, processes
+        return _Start(launch, processes, {} if gang is None else gang.nics)
 
     def _nodes(self, trial: Trial) -> tuple[Node, ...]:
         """The nodes of a trial, the leader first."""
         return tuple(self._executor.nodes[index] for index in gang_of(trial))
 
-    def _way(self, trial: Trial) -> Way:
-        """The site's way of running with those of all levels of this trial, and the variables that are factors."""
-        site = self._plan.spec.site
-        ways = [site.way]
-        env: dict[str, str] = {}
-        for name, level in trial.combination.factors.items():
-            if (way := site.levels.get(name, {}).get(rows.text(level))) is not None:
-                ways.append(way)
-            if name.startswith("env."):
-                env[name.removeprefix("env.")] = rows.text(level)
-        return launchers.merge(*ways, Way(env=env))
-
-    async def _execute(
-        self, trial: Trial, launch: Launch, processes: tuple[Process, ...], attempt_id: str
-    ) -> tuple[Parsed, Verdict, Output | None]:
+    async def _execute(self, trial: Trial, begun: _Start, attempt_id: str) -> tuple[Parsed, Verdict, Output | None]:
         limit = cost.timeout(trial, self._plan.spec.run.timeout)
         request = execute.run_request(
             attempt_id,
-            processes,
-            launch.files,
+            begun.processes,
+            begun.launch.files,
             limit,
             grace=GRACE_S,
             limit=OUTPUT_BYTES,
@@ -292,11 +289,25 @@ class Driver:
             return Parsed(missing=trial.sizes), Verdict(Outcome.LOST, str(lost), transient=True), None
         if others:  # from here on nodes are counted within the gang
             reply["others"] = {gang_of(trial).index(index): part for index, part in reply["others"].items()}
-        output = execute.output(launch.asked, reply)
+        output = execute.output(begun.launch.asked, reply)
         if output.ended == "stopped" and self._interrupts < 2:
             output = replace(output, ended="lost")  # somebody else ended the node part
+        output, _ = wrap.reports(output)
         parsed, verdict = outcomes.judge(benchmarks.get(trial.combination.benchmark), output)
-        return parsed, verdict, output
+        return self._with_evidence(trial, begun, parsed, output), verdict, output
+
+    def _with_evidence(self, trial: Trial, begun: _Start, parsed: Parsed, output: Output) -> Parsed:
+        """What the counters prove about the NICs, per message size; loud where it is not what was asked."""
+        leader = self._nodes(trial)[0]
+        usable = nics.usable(leader, self._plan.spec.site.fabric)
+        counted = hold.carried(output, parsed, [nic.name for nic in usable or ()])
+        if not counted:
+            return parsed
+        asked = trial.combination.level("nics")
+        if asked is not None and (wrong := {size: count for size, count in counted.items() if count != asked}):
+            shown = ", ".join(f"{count} for {size} bytes" for size, count in sorted(wrong.items(), key=str)[:4])
+            self._watcher.say(f"warning: {asked} NICs were asked, the counters of {leader.name} show {shown}")
+        return replace(parsed, evidence=replace(parsed.evidence, nics=counted, level="counted"))
 
     async def _record(self, attempt: Attempt) -> None:
         """Hand an attempt's rows over; the next trial runs while they reach the disk."""
@@ -308,21 +319,29 @@ class Driver:
     async def _leave_clean(self, attempt: Attempt) -> None:
         """Make sure that nothing of an attempt is left: the next one would measure it. SiteError if something is."""
         remains: Collection[int] = attempt.output.left if attempt.output is not None else ()
+        if attempt.verdict.outcome is Outcome.LOST:
+            gone = [await self._clean(node, str(attempt.attempt_id)) for node in gang_of(attempt.trial)]
+            remains = [pid for pids in gone for pid in pids]
+        if remains:
+            names = ", ".join(node.name for node in attempt.nodes)
+            raise SiteError(f"{names} cannot be cleaned: processes {', '.join(map(str, remains))} do not die")
+
+    async def _clean(self, node: int, attempt: str) -> Collection[int]:
+        """End what is left of a lost attempt on a node; what does not end. SiteError if the node does not answer."""
         end = time.monotonic() + CONFIRM_S
-        lost, deaf = attempt.verdict.outcome is Outcome.LOST, 0
-        while lost and time.monotonic() < end:
+        deaf = 0
+        while True:
             try:
-                runs = await self._executor.stop(0, str(attempt.attempt_id))  # a node part may outlive its worker
-                remains = (await self._executor.ask(0, {"op": "hello"}, CONFIRM_S))["left"]  # it hunts what has none
-                lost = runs or bool(remains)
+                runs = await self._executor.stop(node, attempt)  # a node part may outlive its worker
+                greeting = await self._executor.ask(node, {"op": "hello"}, CONFIRM_S)  # it hunts what nobody watches
+                remains: Collection[int] = greeting["left"]
+                if (not runs and not remains) or time.monotonic() > end:
+                    return remains
             except NodeLost as error:
-                deaf += 1  # the first may have asked the one that was about to end
-                if deaf > DEAF:
+                deaf += 1
+                if deaf > DEAF:  # the first may have been asked of a node part that was about to end
                     raise SiteError(str(error)) from error
-            await asyncio.sleep(AGAIN_S if lost else 0)
-        if remains or lost:
-            name = self._executor.nodes[0].name
-            raise SiteError(f"node {name} cannot be cleaned: {_named(remains)} of attempt {attempt.attempt_id} remain")
+            await asyncio.sleep(AGAIN_S)
 
     def _may_start(self, trial: Trial) -> None:
         """Nothing starts after an interrupt or a failure beside it, or when it cannot finish before the deadline."""
@@ -346,6 +365,24 @@ class Driver:
         if not self._interrupts:
             wait = state.next_action.sleep if state.next_action is not None else 0.0
             self._watcher.say(f"trying again in {wait:.0f} s")
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """An attempt about to start: what it is, and the NICs that it is held to, by node."""
+
+    launch: Launch
+    processes: tuple[Process, ...]
+    nics: Mapping[str, tuple[str, ...]]
+
+
+def _wrapped(launch: Launch, gang: Gang, launcher: str, flavour: str | None) -> Launch:
+    """A launch whose ranks get an environment of their own, where NICs differ between ranks or nodes."""
+    if not gang.ranks:
+        return launch
+    files = {**launch.files, **wrap.files(gang.ranks, (), launcher, flavour)}
+    roles = tuple(role if role.ranks is None else replace(role, argv=wrap.command(role.argv)) for role in launch.roles)
+    return replace(launch, roles=roles, files=files)
 
 
 @dataclass(slots=True)
@@ -374,10 +411,6 @@ class _Tries:
 def gang_of(trial: Trial) -> NodeSet:
     """The nodes of a trial: as placed, else the first ones."""
     return trial.members or tuple(range(trial.combination.nodes))
-
-
-def _named(pids: Collection[int]) -> str:
-    return f"processes {', '.join(map(str, pids))}" if pids else "processes"
 
 
 def new_run_id(now: float) -> str:

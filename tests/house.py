@@ -67,10 +67,15 @@ class House:
         name, _, value = self.mark.partition("=")
         process = subprocess.Popen(
             [str(Path(sys.executable).with_name("sweep")), *map(str, words)],
-            cwd=self.folder,
             env={**os.environ, "SWEEP_ARCHIVE": str(self.archive), "COLUMNS": "200", name: value, **(env or {})},
             text=True,
-            **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL, **options},
+            **{
+                "cwd": self.folder,
+                "stdout": subprocess.PIPE,
+                "stderr": subprocess.PIPE,
+                "stdin": subprocess.DEVNULL,
+                **options,
+            },
         )
         self.started.append(process)
         return process
