@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 Level = bool | int | float | str
 """One value of a factor."""
+
+
+def text(level: Level) -> str:
+    """A level as tables and map columns hold it: JSON's spelling, so that 1, 1.0 and true stay apart."""
+    return level if isinstance(level, str) else json.dumps(level)
+
 
 CORE_FACTORS = (
     "benchmark",

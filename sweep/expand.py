@@ -15,7 +15,7 @@ from schemas.plan import Combination, Inventory, Plan, Setup, Trial
 from schemas.spec import DEFAULTS, Level, Site, Spec
 from sweep.cost import estimate
 from sweep.placement import NodeSet, node_sets
-from sweep.support import refusal, without_launcher
+from sweep.support import refusal, without_launcher, without_nics
 from tasks import benchmarks
 from tasks.launchers import merge
 
@@ -231,8 +231,10 @@ class _Maker:
         )
         if (split := self._splits.get(key)) is None:
             split = self._splits[key] = list(_split(combination, sizes))
-        for batch, reason in split:
-            if reason := reason or without_launcher(combination, batch, self._inventory):
+        for batch, refused in split:
+            reason = refused or without_launcher(combination, batch, self._inventory)
+            reason = reason or without_nics(combination, batch, self._spec.site, self._inventory)
+            if reason is not None:
                 yield _Launch(combination, batch, reason)
                 continue
             for slot, members in enumerate(self._node_sets(combination)):

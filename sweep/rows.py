@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from schemas.attempt import Exit, Outcome, Output, Parsed, Process, Stream, Verdict
 from schemas.identity import canonical
 from schemas.metrics import METRICS
 from schemas.plan import Node, Trial
-from schemas.spec import CORE_FACTORS, Level
+from schemas.spec import CORE_FACTORS, text
 from sweep import traffic
 from sweep.expand import point_id
 from sweep.redact import redact, redact_argv, redacted
@@ -56,6 +55,8 @@ class Attempt:
     nodes: tuple[Node, ...] = ()
     start: float = 0.0
     """Seconds since the epoch, where there is no output."""
+    nics: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Node -> the NICs that the launch was held to; empty where none were asked."""
     beside: tuple[str, ...] = ()
     """Attempts that ran at the same time, on other nodes."""
 
@@ -146,6 +147,7 @@ def _attempt(who: Identity, attempt: Attempt) -> Row:
         "exit_code": ended.exit_code,
         "signal": ended.signal,
         "node_names": [node.name for node in attempt.nodes],
+        "nic_set": [f"{node} {nic}" for node, names in attempt.nics.items() for nic in names],
         "argv": [
             {"role": each.role, "node": _name(attempt.nodes, each.node), "argv": list(redact_argv(each.argv))}
             for each in attempt.processes
@@ -289,11 +291,6 @@ def bounded(stream: Stream, limit: int = ARCHIVED_BYTES) -> tuple[Stream, bool]:
         tail -= 1
         room -= sizes[tail]
     return replace(stream, lines=(*stream.lines[:head], *stream.lines[tail:])), True
-
-
-def text(level: Level) -> str:
-    """A level as the map columns hold it: JSON's spelling, so that 1, 1.0, true and "1" stay apart where it matters."""
-    return level if isinstance(level, str) else json.dumps(level)
 
 
 def moment(epoch: float) -> dt.datetime:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from uuid import UUID
 
-from schemas.plan import Combination, Inventory, Node, Tool, Trial
+from schemas.plan import Combination, Inventory, Tool
 from schemas.spec import Site
+from sweep.hold import held, starts_ranks
 from sweep.placement import refuses
 from tasks import benchmarks
 
 
 def refusal(combination: Combination, site: Site, inventory: Inventory) -> str | None:
     """Why this combination cannot be measured here; None if it can, or if the inventory does not say."""
-    for check in (_stack, _nodes, _nics, _sharp, _programs):
+    for check in (_stack, _nodes, _sharp, _programs):
         if (reason := check(combination, site, inventory)) is not None:
             return reason
     return None
@@ -34,16 +34,6 @@ def _nodes(combination: Combination, site: Site, inventory: Inventory) -> str | 
     if combination.nodes <= len(inventory.nodes):
         return refuses(str(combination.level("placement")), combination.nodes, inventory.nodes)
     return f"needs {combination.nodes} nodes, {inventory.cluster} has {len(inventory.nodes)}"
-
-
-def _nics(combination: Combination, site: Site, inventory: Inventory) -> str | None:
-    asked = combination.level("nics")
-    if asked is None:
-        return None
-    counts = [len(node.nics) for node in inventory.nodes or () if node.nics is not None]
-    if counts and int(asked) > min(counts):
-        return f"needs {asked} NICs per node, a node of {inventory.cluster} has {min(counts)}"
-    return "choosing NICs is not yet built"
 
 
 def _sharp(combination: Combination, site: Site, inventory: Inventory) -> str | None:
@@ -81,16 +71,21 @@ def without_launcher(combination: Combination, sizes: Sequence[int | None], inve
         return None
     if launcher == "mpiexec" and "mpiexec" in tools and inventory.flavours.get(stack) != "unknown":
         return None
-    trial = Trial(_NOBODY, combination, tuple(sizes), 0, 0, _NOBODY, 0, 0)
-    nodes = [Node(str(index)) for index in range(combination.nodes)]
-    roles = benchmarks.get(combination.benchmark).launch(trial, nodes).roles
-    if not any(role.ranks is not None and (launcher != "none" or role.ranks > 1) for role in roles):
+    if not starts_ranks(combination, sizes):
         return None
     if launcher != "mpiexec":
         return f'launcher "{launcher}" starts no ranks; set launcher = "mpiexec" in [launch]'
     if "mpiexec" not in tools:
         return f"mpiexec was not found on the PATH{_of(stack)}; install an MPI, or name its folder in [launch] path"
     return unknown_flavour(tools["mpiexec"])
+
+
+def without_nics(combination: Combination, sizes: Sequence[int | None], site: Site, inventory: Inventory) -> str | None:
+    """Why a launch cannot be held to the NICs that were asked; None if it can, or if none were asked."""
+    if inventory.nodes is None:
+        return None
+    found = held(combination, sizes, site, inventory, inventory.nodes)
+    return found if isinstance(found, str) else None
 
 
 def unknown_flavour(mpiexec: Tool) -> str:
@@ -102,6 +97,3 @@ def unknown_flavour(mpiexec: Tool) -> str:
 
 def _of(stack: str | None) -> str:
     return f" of stack {stack}" if stack is not None else ""
-
-
-_NOBODY = UUID(int=0)

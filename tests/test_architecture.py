@@ -33,7 +33,7 @@ BORDERS = {
 }
 """Third party -> the files (or rooms) that may import it; what is not named here is imported nowhere."""
 
-WORKER_SIDE = ("tasks/node_part.py", "tasks/node_facts.py", "tasks/pipe.py", "tasks/agent.py")
+WORKER_SIDE = ("tasks/node_part.py", "tasks/node_facts.py", "tasks/pipe.py", "tasks/agent.py", "tasks/rank.py")
 """What runs on a worker: the standard library and nothing of ours."""
 
 

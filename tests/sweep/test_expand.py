@@ -197,7 +197,7 @@ TOOLS: Mapping[str | None, Mapping[str, Tool]] = {
     ("factors", "inventory", "reason"),
     [
         ({"nodes": (2,)}, Inventory(nodes=(NODE,), tools=TOOLS), "needs 2 nodes.*has 1"),
-        ({"nics": (2,)}, Inventory(nodes=(NODE,), tools=TOOLS), "needs 2 NICs"),
+        ({"nics": (2,), "benchmark": ("imb.allreduce",)}, Inventory(nodes=(NODE,), tools=TOOLS), "needs 2 NICs"),
         ({"sharp": ("on",)}, Inventory(nodes=(NODE,), tools=TOOLS, sharp=False), "no SHARP library"),
         ({"stack": ("hpcx",)}, Inventory(nodes=(NODE,), tools=TOOLS), "no stack 'hpcx'"),
         ({}, Inventory(nodes=(NODE,), tools={None: {}}), "IMB-MPI1.*not found"),
