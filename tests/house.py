@@ -62,6 +62,16 @@ class House:
         head = "" if "benchmark" in factors else 'benchmark = "command.run"\n'
         return self.write(name, f"[factors]\n{head}{factors}\n[run]\n{run}\n{more}\n")
 
+    @property
+    def said(self) -> str:
+        """What a command that was started with `logged` has said so far."""
+        return (self.folder / "said").read_text()
+
+    def logged(self, *words: object) -> subprocess.Popen[str]:
+        """Type `sweep WORDS` with stderr in a file."""
+        with (self.folder / "said").open("w") as file:
+            return self.start(*words, stderr=file)
+
     def start(self, *words: object, env: Mapping[str, str] | None = None, **options: Any) -> subprocess.Popen[str]:
         """Type `sweep WORDS`, without waiting for its end."""
         name, _, value = self.mark.partition("=")
