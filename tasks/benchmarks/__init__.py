@@ -13,6 +13,7 @@ import pkgutil
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Protocol, cast
 
 from schemas.attempt import Asked, Launch, Output, Parsed
@@ -54,7 +55,11 @@ class Parameter:
 
 
 class Benchmark(Protocol):
-    """What a module of this folder offers. Parameters come under their own names, defaults included."""
+    """What a module of this folder offers. Parameters come under their own names, defaults included.
+
+    A module may leave out `proofs` (none), `check` (nothing to say), `needs` (all its programs), `refuses` (what its
+    operations say of ranks and sizes) and `batches` (all sizes in one launch).
+    """
 
     @property
     def summary(self) -> str:
@@ -122,7 +127,28 @@ def get(name: str) -> Benchmark:
         near = difflib.get_close_matches(name.lower(), known, 1)
         remedy = f"did you mean `{near[0]}`?" if near else f"there are: {', '.join(known)}"
         raise InputError(Problem("benchmark", f"there is no benchmark `{name}`", remedy))
-    return cast("Benchmark", importlib.import_module(f"{__name__}.{name}"))
+    module = importlib.import_module(f"{__name__}.{name}")
+    for left_out, default in _defaults(module).items():
+        if not hasattr(module, left_out):
+            setattr(module, left_out, default)
+    return cast("Benchmark", module)
+
+
+def _defaults(module: ModuleType) -> dict[str, object]:
+    def needs(operation: str, parameters: Mapping[str, Level]) -> tuple[str, ...]:
+        return tuple(module.programs)
+
+    def refuses(operation: str, size: int | None, ranks: int, parameters: Mapping[str, Level]) -> str | None:
+        each: Operation = module.operations[operation]
+        lacking = f"{each.tool} needs a message_size" if each.sized and size is None else None
+        return refuses_ranks(each, ranks) or lacking
+
+    def batches(
+        operation: str, sizes: tuple[int | None, ...], parameters: Mapping[str, Level]
+    ) -> tuple[tuple[int | None, ...], ...]:
+        return (sizes,) if sizes else ()
+
+    return {"proofs": {}, "check": unchecked, "needs": needs, "refuses": refuses, "batches": batches}
 
 
 def unusable(benchmark: Benchmark, needed: Collection[str], tools: Mapping[str, Tool]) -> tuple[str, ...]:
