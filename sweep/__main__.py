@@ -5,7 +5,11 @@ from __future__ import annotations
 import io
 import os
 import sys
+from pathlib import Path
 from typing import NoReturn
+
+if __name__ == "__main__" and sys.path[0] == str(Path.cwd()) != str(Path(__file__).parents[1]):
+    del sys.path[0]  # `python -m sweep`: a user's own tasks.py is not ours
 
 from schemas.errors import SiteError, SweepError
 

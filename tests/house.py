@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -72,11 +72,17 @@ class House:
         with (self.folder / "said").open("w") as file:
             return self.start(*words, stderr=file)
 
-    def start(self, *words: object, env: Mapping[str, str] | None = None, **options: Any) -> subprocess.Popen[str]:
+    def start(
+        self,
+        *words: object,
+        env: Mapping[str, str] | None = None,
+        program: Sequence[str] = ("sweep",),
+        **options: Any,
+    ) -> subprocess.Popen[str]:
         """Type `sweep WORDS`, without waiting for its end."""
         name, _, value = self.mark.partition("=")
         process = subprocess.Popen(
-            [str(Path(sys.executable).with_name("sweep")), *map(str, words)],
+            [str(Path(sys.executable).with_name(program[0])), *program[1:], *map(str, words)],
             env={**os.environ, "SWEEP_ARCHIVE": str(self.archive), "COLUMNS": "200", name: value, **(env or {})},
             text=True,
             **{
@@ -90,9 +96,9 @@ class House:
         self.started.append(process)
         return process
 
-    def sweep(self, *words: object, env: Mapping[str, str] | None = None) -> Done:
+    def sweep(self, *words: object, **options: Any) -> Done:
         """Type `sweep WORDS`, to its end."""
-        return finished(self.start(*words, env=env))
+        return finished(self.start(*words, **options))
 
     def sql(self, text: str) -> list[tuple[Any, ...]]:
         """What the archive answers."""

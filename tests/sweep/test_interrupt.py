@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import pty
@@ -128,30 +129,29 @@ def test_a_signal_at_the_very_end_leaves_a_whole_archive(measured: House, delay:
     assert measured.sweep("verify").code == 0
 
 
-def test_ctrl_c_in_a_terminal_reaches_us_and_not_the_benchmark(measured: House) -> None:
+def on_terminal(house: House, *words: str) -> tuple[int, str]:
+    """Exit code and screen of a command, typed in a terminal, that meets Ctrl-C once its first trial has started."""
     ours, theirs = pty.openpty()
 
     def take_terminal() -> None:
         os.setsid()
         fcntl.ioctl(theirs, termios.TIOCSCTTY, 0)
 
-    process = measured.start(
-        *("run", "spec.toml", "--executor", "inline"),
-        stdin=theirs,
-        stderr=theirs,
-        preexec_fn=take_terminal,
-    )
+    process = house.start(*words, stdin=theirs, stderr=theirs, preexec_fn=take_terminal)
     os.close(theirs)
-    assert begun(measured)
+    assert begun(house)
     os.write(ours, b"\x03")
     screen = b""
-    try:
+    with contextlib.suppress(OSError):  # the other side was closed
         while data := os.read(ours, 65536):
             screen += data
-    except OSError:  # the other side was closed
-        pass
     os.close(ours)
-    assert finished(process).code == 130
-    assert b"finishing what runs" in screen
+    return finished(process).code, screen.decode()
+
+
+def test_ctrl_c_in_a_terminal_reaches_us_and_not_the_benchmark(measured: House) -> None:
+    code, screen = on_terminal(measured, "run", "spec.toml", "--executor", "inline")
+    assert code == 130
+    assert "finishing what runs" in screen
     assert measured.sql("SELECT outcome, final FROM attempts") == [("ok", True)]
     resumed(measured)
