@@ -155,6 +155,8 @@ class Output:
     """What could not be made neutral: niceness, oom score, limits."""
     looks: Mapping[int, Looks] = field(default_factory=dict)
     """Node -> what its counters said."""
+    until: float | None = None
+    """Seconds until it was decided that it ended so; what was said later may be the effect of our own kill."""
 
     def lines(self, stream: str | None = None) -> Iterator[Line]:
         """Lines of all roles, stream after stream; only those of `stream` if given."""

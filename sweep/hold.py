@@ -62,7 +62,14 @@ def held(
     )
     if row is None:
         return f"nothing is known of how {flavour} takes NICs in this environment: say by [levels.nics.{asked}]"
-    return transports.hold(nodes, picked, row, combination.ranks_per_node)
+    gang = transports.hold(nodes, picked, row, combination.ranks_per_node)
+    if isinstance(gang, str):
+        return gang
+    told = {name for env in (gang.env, *(env for envs in gang.ranks.values() for env in envs)) for name in env}
+    for name in sorted(told):
+        if f"env.{name}" in combination.factors:
+            return f"`env.{name}` is a factor, and `nics` sets the same variable: one row cannot carry both labels"
+    return gang
 
 
 def carried(output: Output, parsed: Parsed, names: Sequence[str]) -> dict[int | None, int]:

@@ -14,6 +14,7 @@ from sweep import ways
 from sweep.document import Document, read
 from sweep.place import site_file
 from sweep.table import Table, not_yet, refused
+from tasks.nics import selector_problem
 
 REACHES = ("ray", "local")
 REACHES_LATER = ("ssh", "srun")
@@ -127,9 +128,13 @@ def _archive(value: object, document: Document) -> str:
 def _nics(value: object) -> tuple[str, ...] | Mapping[str, str]:
     if isinstance(value, list) and value and all(isinstance(each, str) and each for each in value):
         return tuple(value)
-    if isinstance(value, dict) and value.keys() == {"link_layer"} and value["link_layer"] in ("infiniband", "ethernet"):
-        return dict(value)
-    remedy = 'write names, such as ["mlx5_0:1"], or a selector: { link_layer = "infiniband" } or "ethernet"'
+    remedy = (
+        'write names, such as ["mlx5_0:1"], or a selector: { link_layer = "infiniband", name = "mlx5_*", rail = "0,4" }'
+    )
+    if isinstance(value, dict) and value and all(isinstance(each, str) for each in value.values()):
+        if (problem := selector_problem(value)) is None:
+            return dict(value)
+        remedy = f"{problem}; {remedy}"
     raise refused(value, remedy)
 
 

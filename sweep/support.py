@@ -82,8 +82,8 @@ def without_launcher(combination: Combination, sizes: Sequence[int | None], inve
 
 def without_nics(combination: Combination, sizes: Sequence[int | None], site: Site, inventory: Inventory) -> str | None:
     """Why a launch cannot be held to the NICs that were asked; None if it can, or if none were asked."""
-    if inventory.nodes is None:
-        return None
+    if inventory.nodes is None or any(node.nics is None for node in inventory.nodes):
+        return None  # unknown here
     found = held(combination, sizes, site, inventory, inventory.nodes)
     return found if isinstance(found, str) else None
 

@@ -65,6 +65,7 @@ def output(asked: Asked, reply: Mapping[str, Any], node: int = 0) -> Output:
         start=reply["start"],
         elapsed=reply["elapsed"],
         ended=reply["ended"],
+        until=reply.get("until"),
         exits=(*(_exit(exit_, index) for index, part in others for exit_ in part["exits"]), *exits.values()),
         streams=(
             *(_stream(stream, reply, exits[stream["role"]]) for stream in reply["streams"]),

@@ -1,7 +1,8 @@
 """Roles into processes: how ranks are started by each flavour of mpiexec.
 
-Seen on one node: with all flavours the ranks inherit mpiexec's environment, so variables need no -genv or -x. MPICH,
-Intel MPI and MVAPICH share Hydra's arguments; Open MPI refuses root and more ranks than CPUs unless told.
+On one node the ranks of all flavours inherit mpiexec's environment; on several, Hydra hands all of it on, Open MPI only
+OMPI_MCA_* and what `-x` names. MPICH, Intel MPI and MVAPICH share Hydra's arguments; Open MPI refuses root and more
+ranks than CPUs unless told.
 """
 
 from __future__ import annotations

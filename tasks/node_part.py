@@ -7,7 +7,7 @@ when its stdin or the process it watches ends, it kills everything, makes sure o
 
     hello     {watch_pid, base: "watch" | "own", folder} -> {ready, pid, socket, strays, left, others, notes}
     run       {attempt, processes: [{role, argv, env, path, setup, ready}], files, folder, timeout, grace, limit, looks}
-              -> {start, elapsed, ended, exits, streams, left, killed, notes, looks, idle}
+              -> {start, elapsed, until, ended, exits, streams, left, killed, notes, looks, idle}
     spawned   {key, exit_code} or {key, error} -> nothing: how what {event: spawn, key, attempt, host, command} asked
               for on another node ended; a process of an attempt asks by {op: spawn, …} on the socket SWEEP_AGENT
     stop      {attempt} -> {stopped}; answered at once, on stdin and on the socket that `hello` names
@@ -467,6 +467,7 @@ class Attempt:
         self.shared = request.get("folder")
         self.roles: list[Role] = []
         self.ended = "stopped" if part.ending else ""
+        self.until = 0.0
         self.adopted = False
         self.signalled: set[int] = set()
         self.left: set[int] = set()
@@ -495,6 +496,7 @@ class Attempt:
             "start": self.epoch,
             "elapsed": time.monotonic() - self.began,
             "ended": self.ended,
+            "until": self.until,
             "exits": [role.report() for role in self.roles],
             "streams": [{"role": role, "stream": name, **stream.report()} for role, name, stream in streams],
             "left": sorted(self.left),
@@ -506,7 +508,8 @@ class Attempt:
 
     def end(self, how: str) -> None:
         """Has it end: the first reason is the one that counts."""
-        self.ended = self.ended or how
+        if not self.ended:
+            self.ended, self.until = how, time.monotonic() - self.began
 
     def note_end(self, pid: int, status: int) -> None:
         """Takes the end of a child: one of the roles, or an orphan that became ours."""

@@ -161,7 +161,7 @@ def _verdict(parsed: Parsed, problem: str, death: str, output: Output) -> Verdic
     if not (death or problem or parsed.failure or parsed.missing):
         return Verdict(Outcome.OK)
     errors = "\n".join(each.error for each in output.exits)
-    found = _find(parsed.failure) or _find(errors) or _find("\n".join(line.text for line in output.lines()))
+    found = _find(parsed.failure) or _find(errors) or _find(_said(output))
     lines = found.lines if found else _tail(output)
     if output.ended in ("timeout", "lost"):
         outcome = Outcome.TIMEOUT if output.ended == "timeout" else Outcome.LOST
@@ -180,6 +180,12 @@ def _verdict(parsed: Parsed, problem: str, death: str, output: Output) -> Verdic
         return Verdict(Outcome.UNPARSED, f"exited with 0, but the output is not what we know: {problem}", lines)
     reason = f"exited with 0, but {_measured(parsed, output)}"
     return Verdict(Outcome.FAILED, reason, lines, transient=True, unknown=True)
+
+
+def _said(output: Output) -> str:
+    """All that was said before we killed it: what launchers say of a rank that we killed explains nothing."""
+    until = output.until if output.ended == "timeout" and output.until is not None else float("inf")
+    return "\n".join(line.text for line in output.lines() if line.t <= until)
 
 
 def _death(output: Output) -> str:

@@ -93,7 +93,7 @@ def test_a_way_of_running_that_is_not_built_is_refused_with_not_yet(text: str) -
         ('[launch]\nenv = "A=1"\n', "write a table of variables"),
         ('[launch]\nenvironment = { A = "1" }\n', "unknown key `environment`"),
         ('[fabric]\nnics = "mlx5_0"\n', 'write names, such as ["mlx5_0:1"]'),
-        ('[fabric]\nnics = { link = "infiniband" }\n', 'or a selector: { link_layer = "infiniband" }'),
+        ('[fabric]\nnics = { link = "infiniband" }\n', 'a selector has no `link`'),
         ('[fabric]\nnic_policy = "rails:"\n', '"rails:0,4"'),
         ("[fabric]\nlink_gbps = 0\n", "fabric.link_gbps: 0 is not allowed here"),
         ("[fabric]\nlink_rate = 400\n", "unknown key `link_rate`"),

@@ -202,3 +202,13 @@ def test_nothing_started_is_a_failure() -> None:
     _, verdict = judge(COMMAND, output(exits=()))
     assert verdict.outcome is Outcome.FAILED
     assert verdict.reason.startswith("nothing was started")
+
+
+def test_what_a_launcher_says_of_ranks_that_we_killed_explains_no_timeout() -> None:
+    asked = Asked("imb", "pingpong", (4,), 2, 2)
+    lines = (Line(1.0, "started"), Line(60.2, "BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES"))
+    streams = (Stream("ranks", 0, "stdout", lines),)
+    late = Output(asked, 0.0, 60.4, "timeout", (Exit("ranks", 0, signal=15),), streams, until=60.0)
+    _, verdict = judge(benchmarks.get("imb"), late)
+    assert verdict.outcome is Outcome.TIMEOUT
+    assert "rank died" not in verdict.reason
