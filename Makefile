@@ -4,6 +4,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 MPICH := .stacks/mpich
+OPENMPI := .stacks/openmpi
+
+LOCK := $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --no-emit-index-url --no-emit-options --strip-extras
 
 .PHONY: demo test check bench lock clean
 
@@ -16,9 +19,9 @@ $(VENV)/.done: pyproject.toml requirements.lock
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
-$(MPICH)/.done: requirements-mpich.lock
-	$(PYTHON) -m venv $(MPICH)
-	$(MPICH)/bin/python -m pip install --quiet --require-hashes --requirement requirements-mpich.lock
+.stacks/%/.done: requirements-%.lock
+	$(PYTHON) -m venv .stacks/$*
+	.stacks/$*/bin/python -m pip install --quiet --require-hashes --requirement $<
 	@touch $@
 
 demo: $(VENV)/.done $(MPICH)/.done
@@ -26,7 +29,7 @@ demo: $(VENV)/.done $(MPICH)/.done
 	$(BIN)/sweep run examples/laptop.toml --archive sweep-archive
 	$(BIN)/sweep sql --archive sweep-archive @examples/laptop.sql
 
-test: $(VENV)/.done $(MPICH)/.done
+test: $(VENV)/.done $(MPICH)/.done $(OPENMPI)/.done
 	$(BIN)/python -m pytest
 
 check: $(VENV)/.done
@@ -39,8 +42,9 @@ bench: $(VENV)/.done $(MPICH)/.done
 
 # Pins every package with its hashes; run it to move to newer versions.
 lock: pyproject.toml
-	$(BIN)/pip-compile --quiet --extra dev --generate-hashes --allow-unsafe --no-emit-index-url --no-emit-options --strip-extras --output-file requirements.lock pyproject.toml
-	$(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --no-emit-index-url --no-emit-options --strip-extras --output-file requirements-mpich.lock requirements-mpich.in
+	$(LOCK) --extra dev --output-file requirements.lock pyproject.toml
+	$(LOCK) --output-file requirements-mpich.lock requirements-mpich.in
+	$(LOCK) --output-file requirements-openmpi.lock requirements-openmpi.in
 
 clean:
 	rm -rf $(VENV) .stacks build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
