@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,3 +17,15 @@ def house(tmp_path: Path) -> Iterator[House]:
     home = House(tmp_path)
     yield home
     assert home.close() == [], "left behind"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """With SWEEP_NO_SKIP set nothing may be skipped but what only root can do: there, everything is installed."""
+    report = yield
+    if os.environ.get("SWEEP_NO_SKIP") and report.skipped and isinstance(report.longrepr, tuple):
+        reason = report.longrepr[2]
+        if "root" not in reason:
+            report.outcome = "failed"
+            report.longrepr = f"{item.nodeid} was skipped where nothing may be: {reason}"
+    return report
