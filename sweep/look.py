@@ -6,21 +6,22 @@ import asyncio
 import dataclasses
 import os
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import typer
 
 from archive.where import keep
 from schemas.plan import Inventory, Plan, Trial
-from schemas.spec import Spec
+from schemas.spec import Spec, text
 from sweep import load
 from sweep.cost import estimate
+from sweep.coverage import Coverage, coverage, warning
 from sweep.expand import expand, point_id
 from sweep.inventory import from_toml, to_toml
 from sweep.listing import emit
 from sweep.notes import constants, counted, describe, sizes, span
 from sweep.redact import redacted
-from sweep.rows import text
 from sweep.site import load_site
 from sweep.survey import survey
 from tasks import benchmarks
@@ -56,6 +57,8 @@ def print_plan(path: Path, site: Path | None, inventory: Path | None, style: str
     names = tuple(sorted({str(level).partition(".")[0] for level in spec.factors["benchmark"]}))
     have = asyncio.run(take(InlineExecutor(), spec, names)) if inventory is None else from_toml(inventory)
     plan = expand(spec, have, keep, spec.run.seed if spec.run.seed is not None else 0)
+    if (risk := warning(plan, coverage(plan, have))) is not None:
+        typer.echo(f"warning: {risk}", err=True)
     if style == "json":
         emit_json(plan, have)
     elif style == "table":
@@ -75,6 +78,7 @@ def print_summary(plan: Plan, have: Inventory) -> None:
         f"  excluded   {counted(plan.excluded, 'point')} by `where`" if plan.excluded else "",
         f"  time       about {span(plan.estimate_s)}",
         f"  nodes      {_nodes(have)}",
+        *_covered(plan, coverage(plan, have)),
         f"  order      {spec.run.order}, pairs {', '.join(_paired(plan)) or 'none'}",
     ]
     typer.echo("\n".join(line for line in lines if line))
@@ -102,6 +106,30 @@ def _nodes(have: Inventory) -> str:
     if have.nodes is None:
         return "unknown here"
     return f"{len(have.nodes)}: {', '.join(node.name for node in have.nodes[:8])}{' …' if len(have.nodes) > 8 else ''}"
+
+
+def _covered(plan: Plan, covered: Coverage | None) -> Iterator[str]:
+    """Lines about what each node does, and what it all costs."""
+    if covered is None:
+        return
+    alike: dict[int, list[str]] = {}
+    for name, count in covered.launches.items():
+        if count:
+            alike.setdefault(count, []).append(name)
+    shares = [f"{_some(names)}: {counted(count, 'launch', 'launches')}" for count, names in sorted(alike.items())]
+    if covered.anywhere:
+        shares.append(f"{counted(covered.anywhere, 'launch', 'launches')} on whichever nodes are free")
+    if shares:
+        yield f"  coverage   {'; '.join(shares)}"
+    if covered.unused:
+        yield f"  unused     {', '.join(covered.unused)}"
+    most = "at most " if plan.spec.run.concurrency == "disjoint" else ""
+    hours, held = f"{covered.used_s / 3600:.3g}", f"{most}{covered.held_s / 3600:.3g}"
+    yield f"  node-hours about {hours} used, {held} held"
+
+
+def _some(names: list[str]) -> str:
+    return f"{', '.join(names[:8])}{f' and {len(names) - 8} more' if len(names) > 8 else ''}"
 
 
 def _groups(trials: list[Trial]) -> dict[tuple[str, str], list[Trial]]:
@@ -133,6 +161,7 @@ def emit_json(plan: Plan, have: Inventory) -> None:
     """The whole plan, in the order of execution."""
     import json
 
+    covered = coverage(plan, have)
     document = {
         "name": plan.spec.name,
         "cluster": have.cluster,
@@ -141,6 +170,7 @@ def emit_json(plan: Plan, have: Inventory) -> None:
         "excluded": plan.excluded,
         "launches_saved": plan.launches_saved,
         "estimate_s": plan.estimate_s,
+        "coverage": None if covered is None else {**dataclasses.asdict(covered), "spare": covered.spare},
         "run": dataclasses.asdict(plan.spec.run),
         "trials": [_trial_document(trial) for trial in plan.trials],
     }

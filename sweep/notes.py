@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from schemas.notation import format_number
 from schemas.plan import Plan, Trial
-from sweep.rows import text
+from schemas.spec import text
 
 
 def describe(trial: Trial, constant: Collection[str] = ()) -> str:
@@ -49,6 +49,6 @@ def span(seconds: float | None) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
-def counted(number: int, noun: str) -> str:
-    """`1 trial`, `2 trials`."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """`1 trial`, `2 trials`; with its own plural `2 launches`."""
+    return f"{number} {noun if number == 1 else plural or f'{noun}s'}"

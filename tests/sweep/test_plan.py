@@ -75,7 +75,9 @@ def test_a_plan_counts_trials_points_launches_and_what_is_saved(planned: House) 
     assert rest[0] == "  launches   24, 480 saved by measuring several message sizes in one"
     assert rest[1] == "  excluded   336 points by `where`"
     assert re.fullmatch(r"  time       about .+", rest[2])
-    assert rest[3:5] == ["  nodes      1: n1", "  order      shuffled, pairs sharp"]
+    assert rest[3:5] == ["  nodes      1: n1", "  coverage   n1: 24 launches"]
+    assert re.fullmatch(r"  node-hours about ([0-9.e-]+) used, \1 held", rest[5])
+    assert rest[6] == "  order      shuffled, pairs sharp"
     assert re.search(r"^imb.allreduce  4\.\.4M +16 +336  ", done.out, re.MULTILINE)
 
 
