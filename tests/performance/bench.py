@@ -139,7 +139,8 @@ def coalescing() -> list[Figure]:
             folder = Path(name)
             (folder / "imb.toml").write_text(IMB)
             sweep("run", "imb.toml", "--archive", "a", cwd=folder)
-            text = "SELECT epoch_us(start) / 1e6 AS began, elapsed_s, argv[1].argv, environment FROM attempts ORDER BY start"
+            columns = "epoch_us(start) / 1e6 AS began, elapsed_s, argv[1].argv, environment"
+            text = f"SELECT {columns} FROM attempts ORDER BY start"
             launches = archive.open(folder / "a").sql(text).fetchall()
             inside_s = launches[-1][0] + launches[-1][1] - launches[0][0]
             bare_s = sum(bare(argv, environment, folder) for _, _, argv, environment in launches)

@@ -111,7 +111,7 @@ def test_a_placement_that_needs_a_topology_is_unsupported_without_one() -> None:
 
 
 def test_parameters_of_one_benchmark_do_not_multiply_another() -> None:
-    factors = {
+    factors: dict[str, tuple[Level, ...]] = {
         "benchmark": ("imb.allreduce", "mpi4py.pingpong"),
         "message_size": (4, 8),
         "ranks_per_node": (2,),
