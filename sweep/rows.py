@@ -100,7 +100,7 @@ def node_row(who: Identity, node: Node) -> Row:
         "cpus": node.cpus,
         "memory_bytes": node.memory_bytes,
         "nics": nics,
-        "facts": dict(node.facts),
+        "facts": {name: utf8(value) for name, value in node.facts.items()},
     }
 
 
@@ -291,6 +291,11 @@ def bounded(stream: Stream, limit: int = ARCHIVED_BYTES) -> tuple[Stream, bool]:
         tail -= 1
         room -= sizes[tail]
     return replace(stream, lines=(*stream.lines[:head], *stream.lines[tail:])), True
+
+
+def utf8(name: str) -> str:
+    """A path or argument as a column holds it: bytes that are no UTF-8 become U+FFFD."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def moment(epoch: float) -> dt.datetime:

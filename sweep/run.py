@@ -146,6 +146,8 @@ async def _run(work: _Work, executor: Executor, show: Watcher, interrupts: Inter
     """From the nodes to the seal. What is raised, and not told in `Finished`, leaves nothing new to resume."""
     with interrupts.heeded(lambda: None):  # what closes and seals comes to its end
         show.say(f"run {work.who.run} in {work.folder}")
+        if (place := str(work.folder.absolute())) != rows.utf8(place):
+            raise InputError(Problem(f"archive {rows.utf8(place)}", "its path is no UTF-8", "name another folder"))
         with durable.explained(work.folder):  # now rather than after the first hour
             durable.make_folder(work.folder)
             durable.now(work.folder)
@@ -223,16 +225,16 @@ def _run_row(who: Identity, spec: Spec, plan: Plan) -> dict[str, object]:
     return {
         "run": who.run,
         "stint": who.stint,
-        "name": spec.name,
+        "name": rows.utf8(spec.name),
         "description": spec.description,
         "campaign": None,
         "tags": list(spec.tags),
         "cluster": spec.site.cluster,
         "spec": redact_text(spec.text),
-        "spec_path": os.path.abspath(spec.source),  # noqa: PTH100 - resolve() would follow links, which differ elsewhere
+        "spec_path": rows.utf8(os.path.abspath(spec.source)),  # noqa: PTH100 - resolve() follows links, which differ
         "spec_hash": hash_id({"text": spec.text}),
         "site": redact_text(spec.site.text),
-        "site_path": os.path.abspath(spec.site.source) if spec.site.source else "",  # noqa: PTH100
+        "site_path": rows.utf8(os.path.abspath(spec.site.source)) if spec.site.source else "",  # noqa: PTH100
         "site_hash": hash_id({"text": spec.site.text}),
         "versions": _versions(),
         "seed": plan.seed,
@@ -242,7 +244,7 @@ def _run_row(who: Identity, spec: Spec, plan: Plan) -> dict[str, object]:
         "driver_host": socket.gethostname(),
         "driver_pid": os.getpid(),
         "job_id": os.environ.get("SLURM_JOB_ID"),
-        "argv": list(redact_argv(sys.argv)),
+        "argv": list(redact_argv(map(rows.utf8, sys.argv))),
         "start": dt.datetime.now(dt.UTC),
     }
 

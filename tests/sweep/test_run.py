@@ -337,8 +337,8 @@ def test_warm_ups_come_once_per_set_of_nodes_and_are_archived_as_such(house: Hou
 def test_modules_of_the_users_that_are_called_like_ours_change_nothing(house: House, start: tuple[str, ...]) -> None:
     for name in ("tasks", "schemas", "archive", "typer", "tenacity"):
         house.write(f"{name}.py", "raise SystemExit('the user\\'s own module was imported')")
-    house.spec('command.argv = "/bin/true"')
-    done = house.sweep("run", "spec.toml", "--executor", "inline", program=start)
+    house.spec('command.argv = "/bin/true"', name="sp\udcffec.toml")  # no UTF-8 at that
+    done = house.sweep("run", "sp\udcffec.toml", "--executor", "inline", program=start)
     assert (done.code, house.sql("SELECT outcome FROM attempts")) == (0, [("ok",)]), done.err
 
 
