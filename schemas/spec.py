@@ -116,6 +116,8 @@ class Fabric:
     """Exact names, or a selector such as {"link_layer": "infiniband"}; None: all that discovery finds."""
     nic_policy: str = "spread"
     link_gbps: float | None = None
+    topology: Mapping[str, str] = field(default_factory=dict)
+    """A node's name -> its leaf switch; empty: the site does not say."""
 
 
 @dataclass(frozen=True, slots=True)

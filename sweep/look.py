@@ -24,6 +24,7 @@ from sweep.notes import constants, counted, describe, sizes, span
 from sweep.redact import redacted
 from sweep.site import load_site
 from sweep.survey import survey
+from sweep.topology import with_leaves
 from tasks import benchmarks
 from tasks.executor import Executor, InlineExecutor
 
@@ -56,6 +57,8 @@ def print_plan(path: Path, site: Path | None, inventory: Path | None, style: str
     spec = load.load(path, site=site, environ=os.environ)
     names = tuple(sorted({str(level).partition(".")[0] for level in spec.factors["benchmark"]}))
     have = asyncio.run(take(InlineExecutor(), spec, names)) if inventory is None else from_toml(inventory)
+    if inventory is not None and have.nodes is not None:
+        have = dataclasses.replace(have, nodes=with_leaves(have.nodes, spec.site.fabric.topology))
     plan = expand(spec, have, keep, spec.run.seed if spec.run.seed is not None else 0)
     if (risk := warning(plan, coverage(plan, have))) is not None:
         typer.echo(f"warning: {risk}", err=True)

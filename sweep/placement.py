@@ -28,7 +28,8 @@ def refuses(placement: str, count: int, nodes: Sequence[Node]) -> str | None:
     if placement == "pairs" and count != 2:
         return f"placement `pairs` is for 2 nodes, not {count}"
     if placement in ("compact", "spread") and not all(leaf(node) for node in nodes):
-        return f"placement `{placement}` needs to know each node's leaf switch, and the inventory does not say"
+        unknown = next(node.name for node in nodes if not leaf(node))
+        return f"`{placement}` needs each node's leaf switch, and nothing says {unknown}'s: see [fabric.topology]"
     return None
 
 

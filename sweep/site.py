@@ -10,7 +10,7 @@ from typing import Any
 
 from schemas.errors import InputError
 from schemas.spec import Fabric, Site, Way
-from sweep import ways
+from sweep import topology, ways
 from sweep.document import Document, read
 from sweep.place import site_file
 from sweep.table import Table, not_yet, refused
@@ -112,6 +112,7 @@ def _fabric(table: Table | None) -> dict[str, Any]:
         nics=table.parsed("nics", _nics),
         nic_policy=table.parsed("nic_policy", _nic_policy),
         link_gbps=table.number("link_gbps", 0.001, 1e6),
+        topology=table.parsed("topology", lambda value: topology.read(value, table.document)),
     )
     table.finish(ways.SLID)
     return fabric

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from schemas.plan import Inventory, Tool
 from schemas.spec import Site, Way
+from sweep.topology import with_leaves
 from tasks import benchmarks, execute, launchers
 from tasks.executor import Executor
 
@@ -31,7 +32,7 @@ async def survey(executor: Executor, site: Site, names: Iterable[str]) -> Invent
         tools[stack] = {name: tool for name, tool in found[0].items() if all(name in each for each in found)}
     return Inventory(
         cluster=site.cluster,
-        nodes=executor.nodes,
+        nodes=with_leaves(executor.nodes, site.fabric.topology),
         tools=tools,
         flavours={
             stack: launchers.flavour(each["mpiexec"].version) for stack, each in tools.items() if "mpiexec" in each

@@ -30,6 +30,7 @@ BORDERS = {
     "pyarrow": {"schemas/arrow.py", "archive/"},
     "tomli_w": {"sweep/inventory.py"},
     "pyroute2": {"sweep/lab_network.py"},
+    "ClusterShell": {"sweep/topology.py"},
 }
 """Third party -> the files (or rooms) that may import it; what is not named here is imported nowhere."""
 
