@@ -79,6 +79,14 @@ Kind = Annotated[
     ),
 ]
 
+Hosts = Annotated[
+    Path | None,
+    typer.Option(
+        "--hosts",
+        help='A file with one host a line, for `reach = "ssh"` and "srun". Default: those of the Slurm allocation.',
+    ),
+]
+
 
 def _version(asked: bool) -> None:
     if asked:
@@ -149,6 +157,7 @@ def inventory(
         ExecutorKind | None,
         typer.Option("--executor", help="Default: `ray` with an address, else `inline`, this machine without Ray."),
     ] = None,
+    hosts: Hosts = None,
 ) -> None:
     """Print what the nodes have, as TOML.
 
@@ -157,7 +166,7 @@ def inventory(
     """
     from sweep.look import print_inventory
 
-    print_inventory(site, address, executor.value if executor else None)
+    print_inventory(site, address, executor.value if executor else None, hosts)
 
 
 @app.command(rich_help_panel=DO)
@@ -188,6 +197,7 @@ def run(
     site: SiteFile = None,
     address: Address = None,
     executor: Kind = None,
+    hosts: Hosts = None,
 ) -> None:
     """Run a spec. Ctrl-C finishes what runs and stops; twice kills it; `sweep resume` goes on.
 
@@ -196,7 +206,7 @@ def run(
     """
     from sweep.run import start_run
 
-    raise typer.Exit(start_run(spec, archive, site, address, executor.value if executor else None))
+    raise typer.Exit(start_run(spec, archive, site, address, executor.value if executor else None, hosts))
 
 
 @app.command(rich_help_panel=DO)
@@ -205,6 +215,7 @@ def resume(
     archive: Archive = None,
     address: Address = None,
     executor: Kind = None,
+    hosts: Hosts = None,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Also try again what failed for good.")] = False,
 ) -> None:
     """Go on with a run that was interrupted, killed, or stopped at its deadline.
@@ -214,7 +225,7 @@ def resume(
     """
     from sweep.run import resume_run
 
-    raise typer.Exit(resume_run(run, archive, address, executor.value if executor else None, again=retry_failed))
+    raise typer.Exit(resume_run(run, archive, address, executor.value if executor else None, hosts, again=retry_failed))
 
 
 @app.command(rich_help_panel=WATCH)

@@ -66,7 +66,7 @@ def read(path: Path, kind: str, environ: Mapping[str, str]) -> Document:
 
     `kind` is the word for it in errors: "spec", "site file", "inventory". HOME in `environ` is what ~ means.
     """
-    return parse(path, _text(path, kind), environ)
+    return parse(path, text_of(path, kind), environ)
 
 
 def parse(path: Path, text: str, environ: Mapping[str, str]) -> Document:
@@ -91,7 +91,8 @@ def dotted(key: Key) -> str:
     return shown
 
 
-def _text(path: Path, kind: str) -> str:
+def text_of(path: Path, kind: str) -> str:
+    """Read a user's text file whole; InputError of one line if it is missing, unreadable, too large, or not UTF-8."""
     source = str(path)
     try:
         with path.open("rb") as file:

@@ -26,7 +26,7 @@ from schemas.errors import ArchiveError, InputError, Interrupted, NodeLost, Prob
 from schemas.identity import hash_id
 from schemas.plan import Inventory, Plan
 from schemas.spec import Spec
-from sweep import load, rows
+from sweep import hosts, load, rows
 from sweep.append import Appender
 from sweep.carrier import RayExecutor
 from sweep.deadline import deadline
@@ -67,7 +67,14 @@ class Finished:
         }
 
 
-def start_run(spec_path: Path, folder: Path | None, site: Path | None, address: str | None, kind: str | None) -> int:
+def start_run(
+    spec_path: Path,
+    folder: Path | None,
+    site: Path | None,
+    address: str | None,
+    kind: str | None,
+    hostfile: Path | None,
+) -> int:
     """A new run of a spec, to its exit code."""
     with Interrupts() as interrupts:
         spec = load.load(spec_path, site=site, environ=os.environ)
@@ -75,10 +82,12 @@ def start_run(spec_path: Path, folder: Path | None, site: Path | None, address: 
         expand(spec, Inventory(cluster=spec.site.cluster), keep, seed)  # bad input is told before anything is started
         where = archive_folder(folder, spec.site)
         who = Identity(new_run_id(time.time()), 0)
-        return _shown(_Work(spec, who, seed, where, dict), _executor(spec, address, kind), interrupts)
+        return _shown(_Work(spec, who, seed, where, dict), _executor(spec, address, kind, hostfile), interrupts)
 
 
-def resume_run(run: str, folder: Path | None, address: str | None, kind: str | None, *, again: bool) -> int:
+def resume_run(
+    run: str, folder: Path | None, address: str | None, kind: str | None, hostfile: Path | None, *, again: bool
+) -> int:
     """The rest of a run, its plan minus what the archive has, to its exit code."""
     with Interrupts() as interrupts:
         opened = archive.open(archive_folder(folder))
@@ -91,7 +100,7 @@ def resume_run(run: str, folder: Path | None, address: str | None, kind: str | N
             return pasts(opened.attempts(who.run), again=again)
 
         work = _Work(spec, who, int(str(row["seed"])), opened.path, past)
-        return _shown(work, _executor(spec, address, kind), interrupts)
+        return _shown(work, _executor(spec, address, kind, hostfile), interrupts)
 
 
 def _whole(row: Mapping[str, Any], name: str) -> tuple[str, str]:
@@ -118,8 +127,10 @@ class _Work:
     """What the archive has; asked once nobody else can add to it any more."""
 
 
-def _executor(spec: Spec, address: str | None, kind: str | None) -> Executor:
-    """Ray, unless the site or the user wants this process alone."""
+def _executor(spec: Spec, address: str | None, kind: str | None, hostfile: Path | None) -> Executor:
+    """Ray, unless the site or the user wants another reach."""
+    if (reach := hosts.chosen(spec.site, hostfile, kind)) is not None:
+        return hosts.executor(reach, hostfile, os.environ)
     if kind == "inline" or (kind is None and spec.site.reach == "local"):
         return InlineExecutor()
     return RayExecutor(address)

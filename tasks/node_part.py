@@ -2,8 +2,9 @@
 
 Standard library alone, Python 3.9 or newer: it is sent as text to whatever Python a node has (see `tasks/pipe.py`), and
 never imported there. JSON requests, one a line, come in on stdin; JSON replies, with the request's `id`, go out on
-stdout. It leaves whoever started it by a double fork, adopts every orphan among its descendants (child subreaper), and
-when its stdin or the process it watches ends, it kills everything, makes sure of that, and ends.
+stdout. It leaves whoever started it by a double fork (but not ssh or srun, whose connection would end), adopts every
+orphan among its descendants (child subreaper), and when its stdin or the process it watches ends, it kills everything,
+makes sure of that, and ends.
 
     hello     {watch_pid, base: "watch" | "own", folder} -> {ready, pid, socket, strays, left, others, notes}
     run       {attempt, processes: [{role, argv, env, path, setup, ready}], files, folder, timeout, grace, limit, looks}
@@ -982,14 +983,18 @@ def find_program(name: str, folders: Iterable[str]) -> str:
     return ""
 
 
-def detach() -> set[int]:
-    """Leaves whoever started us: a session of our own, no parent to be killed with; returns our ancestors."""
+def settle(*, stay: bool) -> set[int]:
+    """Leaves whoever started us: a session of our own, no parent to be killed with; returns our ancestors.
+
+    With `stay` it does not leave: a connection of ssh, or a step of Slurm, ends with the process that it started.
+    """
     starters = {seen.pid for seen in ancestors(os.getpid(), processes())}
-    if os.fork():
-        os._exit(0)
-    os.setsid()
-    if os.fork():
-        os._exit(0)
+    if not stay:
+        if os.fork():
+            os._exit(0)
+        os.setsid()
+        if os.fork():
+            os._exit(0)
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(15, NAME.encode(), 0, 0, 0)  # PR_SET_NAME
     if libc.prctl(36, 1, 0, 0, 0):  # PR_SET_CHILD_SUBREAPER
@@ -998,11 +1003,11 @@ def detach() -> set[int]:
     return starters
 
 
-def main(facts: Callable[[Mapping[str, str]], Any], counters: Callable[[], Any]) -> None:
-    """Detaches, serves, and leaves nothing behind."""
+def main(facts: Callable[[Mapping[str, str]], Any], counters: Callable[[], Any], *, stay: bool) -> None:
+    """Settles, serves, and leaves nothing behind."""
     part = None
     try:
-        part = Part(detach(), facts, counters)
+        part = Part(settle(stay=stay), facts, counters)
         part.serve()
     except BaseException:
         import traceback

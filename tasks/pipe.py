@@ -37,7 +37,7 @@ def load(name, text):
     exec(compile(text, name + ".py", "exec"), space)
     return space
 facts = load("node_facts", {facts!r})
-load("node_part", {part!r})["main"](facts["facts"], facts["counters"])
+load("node_part", {part!r})["main"](facts["facts"], facts["counters"], stay={stay})
 """
 
 _PATIENCE = 30.0
@@ -48,11 +48,19 @@ Spawn = Callable[[str, str], int]
 """Host and command -> exit code."""
 
 
-def script_text() -> str:
-    """The whole node part as one script: read by the driver, run by any Python from 3.9 on."""
+def script_text(*, stay: bool = False) -> str:
+    """The whole node part as one script: read by the driver, run by any Python from 3.9 on.
+
+    With `stay` it stays the child of whoever starts it, as ssh and srun need it.
+    """
     here = Path(__file__).parent
     sources = {name: (here / f"node_{name}.py").read_text(encoding="utf-8") for name in ("part", "facts")}
-    return _LOADER.format(**sources)
+    return _LOADER.format(**sources, stay=stay)
+
+
+def bootstrap(script: bytes) -> str:
+    """The program for `python3 -c` that takes that script from stdin, and leaves the requests behind it alone."""
+    return _BOOTSTRAP.format(size=len(script))
 
 
 def agent_text() -> str:
@@ -193,7 +201,7 @@ def _owned(folder: Path) -> bool:
 def _start(script: str) -> NodePart:
     """A node part that has left this process; RuntimeError with what its Python said if it could not."""
     text = script.encode()
-    argv = [sys.executable, "-I", "-S", "-c", _BOOTSTRAP.format(size=len(text))]
+    argv = [sys.executable, "-I", "-S", "-c", bootstrap(text)]
     (theirs_in, ours_out), (ours_in, theirs_out) = os.pipe(), os.pipe()
     node_part = NodePart(ours_out, ours_in)
     try:
