@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import os
+import random
 import time
 import uuid
 from collections import Counter
@@ -414,7 +414,11 @@ def gang_of(trial: Trial) -> NodeSet:
 
 
 def new_run_id(now: float) -> str:
-    """`r<YYYYMMDD>-<HHMMSS>-<4 letters>`: begins with a letter, sorts by time."""
-    alphabet = "abcdefghijklmnopqrstuvwxyz234567"
-    tail = "".join(alphabet[byte % 32] for byte in os.urandom(4))
+    """`r<YYYYMMDD>-<HHMMSS>-<4 letters>`: begins with a letter, sorts by time.
+
+    The first two letters tell the fraction of the second, the others keep apart what starts in the same millisecond.
+    """
+    letters = "0123456789abcdefghijklmnopqrstuvwxyz"
+    at, chance = int(now % 1 * 36**2), random.SystemRandom().randrange(36**2)
+    tail = "".join(letters[place] for each in (at, chance) for place in divmod(each, 36))
     return time.strftime("r%Y%m%d-%H%M%S-", time.gmtime(now)) + tail

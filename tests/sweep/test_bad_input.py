@@ -378,8 +378,12 @@ def test_a_program_that_is_not_there_is_said_by_plan_and_run(house: House) -> No
 MISBEHAVES = {
     "garbage": ("head -c 3000 /dev/urandom; echo", "unparsed", "no banner of Intel MPI Benchmarks"),
     "nothing": ("exec >&- 2>&-", "unparsed", "IMB-MPI1 printed nothing"),
-    "half": ("$real \"$@\" | sed '/^ *64 /q'", "failed", "exited with 0, but 4 of 9 sizes have no result (128"),
-    "torn": ('$real "$@" | head -c 1500', "failed", "sizes have no result"),
+    "half": (
+        'all=$($real "$@"); sed \'/^ *64 /q\' <<< "$all"',
+        "failed",
+        "exited with 0, but 4 of 9 sizes have no result (128",
+    ),
+    "torn": ('all=$($real "$@"); head -c 1500 <<< "$all"', "failed", "sizes have no result"),
     "flood": ("yes 'a line of noise' | head -c 40000000; $real \"$@\"", "ok", ""),
     "bytes": ("printf '\\xff\\xfe\\n'; $real \"$@\"; printf '\\x00\\xc3\\n'", "ok", ""),
     "error": (

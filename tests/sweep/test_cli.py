@@ -28,8 +28,10 @@ import typer.main
 from typer.core import TyperCommand, TyperGroup, TyperOption
 from typer.testing import CliRunner
 
+from archive.layout import is_run
 from archive.where import keep
 from sweep.cli import app
+from sweep.drive import new_run_id
 from sweep.expand import expand
 from sweep.inventory import from_toml
 from sweep.load import load
@@ -162,6 +164,14 @@ def test_runs_are_listed_newest_first_with_how_far_they_are(asked: House) -> Non
         ("fails", "ended", 1, 0, 1),
         ("answers", "ended", 4, 4, 0),
     ]
+
+
+def test_run_ids_sort_by_time_within_a_second_and_differ_within_a_millisecond() -> None:
+    moments = [1.8e9 + step / 1000 for step in range(3000)]
+    ids = [new_run_id(moment) for moment in moments]
+    assert ids == sorted(ids)
+    assert all(map(is_run, ids))
+    assert len({new_run_id(1.8e9) for _ in range(20)}) > 1
 
 
 def test_a_run_is_shown_trial_by_trial_and_a_trial_to_the_bottom(asked: House) -> None:
