@@ -24,7 +24,8 @@ import archive
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
-MPICH = ROOT / ".stacks" / "mpich"
+LIBRARY = {"LD_LIBRARY_PATH": str(BIN.parent / "lib")}
+"""Without it IMB-MPI1 finds no MPI."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +162,7 @@ def bare(argv: Sequence[str], environment: dict[str, str], folder: Path) -> floa
     (folder / "sizes").write_text("\n".join(map(str, SIZES)) + "\n")
     words = [str(folder / "sizes") if argv[at - 1] == "-msglen" else word for at, word in enumerate(argv)]
     start = time.perf_counter()
-    subprocess.run(words, env={**os.environ, **environment}, capture_output=True, check=True)
+    subprocess.run(words, env={**os.environ, **LIBRARY, **environment}, capture_output=True, check=True)
     return time.perf_counter() - start
 
 
@@ -169,7 +170,6 @@ def one_by_one() -> float:
     """Seconds for one bare launch per point."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        environment = {"LD_LIBRARY_PATH": str(BIN.parent / "lib")}
         total = 0.0
         for iterations in (20, 40, 60, 80, 100):
             for size in SIZES:
@@ -188,9 +188,7 @@ def one_by_one() -> float:
                 ]
                 words += ["-msglen", folder / "size", "Allreduce"]
                 start = time.perf_counter()
-                subprocess.run(
-                    list(map(str, words)), env={**os.environ, **environment}, capture_output=True, check=True
-                )
+                subprocess.run(list(map(str, words)), env={**os.environ, **LIBRARY}, capture_output=True, check=True)
                 total += time.perf_counter() - start
         return total
 
@@ -224,7 +222,7 @@ def start_up() -> list[Figure]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "a").mkdir()
-        commands = {
+        commands: dict[str, list[object]] = {
             "help": [BIN / "sweep", "--help"],
             "sql": [BIN / "sweep", "sql", "--archive", folder / "a", "select 1"],
             "bare": [sys.executable, "-c", BARE_SQL],
