@@ -29,6 +29,7 @@ from schemas.spec import Spec
 from sweep import hosts, load, rows
 from sweep.append import Appender
 from sweep.carrier import RayExecutor
+from sweep.clock import clocks, with_clocks
 from sweep.deadline import deadline
 from sweep.document import read
 from sweep.drive import Driver, Summary, Watcher, new_run_id
@@ -203,9 +204,10 @@ async def _start(work: _Work, executor: Executor, writer: Writer) -> _Begun:
     names = sorted({str(level).partition(".")[0] for level in work.spec.factors["benchmark"]})
     inventory = await survey(executor, work.spec.site, names)
     plan = expand(work.spec, inventory, keep, work.seed)
+    nodes = with_clocks(executor.nodes if inventory.nodes is None else inventory.nodes, await clocks(executor))
     first = {
         "runs": [_run_row(work.who, work.spec, plan)],
-        "nodes": [rows.node_row(work.who, node) for node in executor.nodes],
+        "nodes": [rows.node_row(work.who, node) for node in nodes],
         "events": [rows.event(work.who, "started", f"stint {work.who.stint}: {len(plan.trials)} trials")],
     }
     writer.append(Mask(work.spec).rows(first))

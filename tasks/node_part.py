@@ -842,6 +842,7 @@ class Part(Loop):
             "stop": self._stop,
             "facts": self._facts,
             "counters": lambda _: dict(self.counters()),
+            "clock": lambda _: {"time": time.time()},
         }
         try:
             reply = operations[request["op"]](request)

@@ -74,6 +74,10 @@ def test_ranks_run_on_two_and_three_nodes_under_mpich_and_intel_mpi(house: House
         assert left == []
     nodes = rows(house, ran, "SELECT node, address FROM nodes WHERE true ORDER BY ALL")
     assert nodes == [(f"node{number}", f"10.77.0.{number}") for number in (1, 2, 3)], "the head is no node of the sweep"
+    columns = "facts['clock_offset_s']::DOUBLE, facts['clock_round_trip_s']::DOUBLE"
+    clocks = rows(house, ran, f"SELECT {columns} FROM nodes WHERE true")
+    assert len(clocks) == 3
+    assert all(abs(ahead) <= took / 2 + 1e-3 for ahead, took in clocks), "they share one machine's clock"
     measured = rows(house, ran, "SELECT count(DISTINCT (stack, nodes, message_size)) FROM results WHERE time > 0")
     assert measured == [(8,)]
 
