@@ -14,7 +14,7 @@ import typer
 from archive.where import keep
 from schemas.plan import Inventory, Plan, Trial
 from schemas.spec import Spec, text
-from sweep import load
+from sweep import hosts, load
 from sweep.cost import estimate
 from sweep.coverage import Coverage, coverage, warning
 from sweep.expand import expand, point_id
@@ -29,11 +29,13 @@ from tasks import benchmarks
 from tasks.executor import Executor, InlineExecutor
 
 
-def print_inventory(site: Path | None, address: str | None, kind: str | None) -> None:
+def print_inventory(site: Path | None, address: str | None, kind: str | None, hostfile: Path | None) -> None:
     """What the nodes have, as TOML on stdout."""
     found = load_site(site, os.environ)
     executor: Executor
-    if kind == "inline" or (kind is None and address is None):
+    if (reach := hosts.chosen(found, hostfile, kind)) is not None:
+        executor = hosts.executor(reach, hostfile, os.environ)
+    elif kind == "inline" or (kind is None and address is None):
         executor = InlineExecutor()
     else:
         from sweep.carrier import RayExecutor

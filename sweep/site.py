@@ -16,8 +16,7 @@ from sweep.place import site_file
 from sweep.table import Table, not_yet, refused
 from tasks.nics import selector_problem
 
-REACHES = ("ray", "local")
-REACHES_LATER = ("ssh", "srun")
+REACHES = ("ray", "local", "ssh", "srun")
 
 _RAILS = re.compile(r"rails:[0-9]+(,[0-9]+)*")
 _SPEC_KEYS = ("name", "description", "tags", "where", "factors", "include", "run")
@@ -73,7 +72,7 @@ def read_tables(top: Table, families: Collection[str]) -> Given:
     way: ways.Given = {}
     if (launch := top.table("launch")) is not None:
         site |= ways.said(
-            reach=launch.choice("reach", REACHES, REACHES_LATER),
+            reach=launch.choice("reach", REACHES),
             launcher=launch.choice("launcher", ways.LAUNCHERS, ways.LAUNCHERS_LATER),
         )
         way = ways.read_way(launch)

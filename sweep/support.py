@@ -73,6 +73,11 @@ def without_launcher(combination: Combination, sizes: Sequence[int | None], inve
         return None
     if not starts_ranks(combination, sizes):
         return None
+    if launcher == "srun":
+        missing = (
+            f"srun was not found on the PATH{_of(stack)}; install Slurm's client, or name its folder in [launch] path"
+        )
+        return None if "srun" in tools else missing
     if launcher != "mpiexec":
         return f'launcher "{launcher}" starts no ranks; set launcher = "mpiexec" in [launch]'
     if "mpiexec" not in tools:

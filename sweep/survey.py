@@ -10,7 +10,7 @@ from sweep.topology import with_leaves
 from tasks import benchmarks, execute, launchers
 from tasks.executor import Executor
 
-VERSION_ARGUMENTS: Mapping[str, tuple[str, ...]] = {"mpiexec": ("--version",)}
+VERSION_ARGUMENTS: Mapping[str, tuple[str, ...]] = {"mpiexec": ("--version",), "srun": ()}
 SURVEY_S = 120.0
 
 

@@ -13,8 +13,8 @@ from schemas.spec import CORE_FACTORS
 from sweep.document import Document
 from sweep.table import Table, refused, words
 
-LAUNCHERS = ("mpiexec", "none")
-LAUNCHERS_LATER = ("srun", "torchrun")
+LAUNCHERS = ("mpiexec", "srun", "none")
+LAUNCHERS_LATER = ("torchrun",)
 
 SLID = dict.fromkeys(
     ("name", "description", "tags", "where", "cluster", "archive"), "move it above that line, before the first table"

@@ -98,6 +98,9 @@ def _ranks(
     flavour: str | None,
     nodes: Sequence[Node],
 ) -> Process:
+    gang = [nodes[each] for each in role.nodes]
+    if launcher == "srun":
+        return _by_srun(role, ranks, way, mpiexec, flavour, gang)
     if launcher != "mpiexec":
         remedy = 'set launcher = "mpiexec" in [launch]'
         raise SiteError(f"launcher {launcher!r} starts no ranks, and {role.name} asks for {ranks}; {remedy}")
@@ -107,8 +110,6 @@ def _ranks(
         said = next(iter(mpiexec.version.splitlines()), "")
         remedy = "use MPICH, Intel MPI, Open MPI or MVAPICH"
         raise SiteError(f"{mpiexec.path} is of no flavour we know (its --version says {said!r}); {remedy}")
-    node = role.nodes[0]
-    gang = [nodes[each] for each in role.nodes]
     own = _own_arguments(flavour, ranks // len(gang), way.args, min(each.cpus or ranks for each in gang))
     across: tuple[str, ...] = ()
     exports: tuple[str, ...] = ()
@@ -116,21 +117,42 @@ def _ranks(
         across = _across(flavour, gang, ranks // len(gang))
         exports = _exports(flavour, {**way.env, **role.env, _SEARCH: ""})
     argv = (mpiexec.path, *across, *own, *way.args, "-n", str(ranks), *exports, *role.argv)
-    process = _process(role, node, argv, way)
+    process = _process(role, role.nodes[0], argv, way)
+    env = dict(process.env)
     if len(gang) > 1:
-        unset = f"unset {' '.join(f'${{!{prefix}*}}' for prefix in SCHEDULERS)}"
-        process = replace(
-            process,
-            env={**process.env, "SWEEP_SELF": ",".join((*names(gang[0]), "localhost", "127.0.0.1"))},
-            setup=(unset, *process.setup),
-        )
-    return _with_library(process, mpiexec)
+        env["SWEEP_SELF"] = ",".join((*names(gang[0]), "localhost", "127.0.0.1"))
+    return _with_library(replace(process, env=env, setup=(_OUTSIDE, *process.setup)), mpiexec)
+
+
+def _by_srun(
+    role: Role, ranks: int, way: Way, mpiexec: Tool | None, flavour: str | None, gang: Sequence[Node]
+) -> Process:
+    """One step of the allocation that we are in, beside the steps that hold our node parts."""
+    shape = (f"--nodes={len(gang)}", f"--ntasks={ranks}", f"--ntasks-per-node={ranks // len(gang)}")
+    hosts = ",".join(node.name.partition(".")[0] for node in gang)
+    interface = _PMI.get(flavour or "")
+    told = interface is None or any(argument.startswith("--mpi") for argument in way.args)
+    argv = (
+        *("srun", "--overlap", *shape, f"--nodelist={hosts}", "--mem=0", "--export=ALL", "--kill-on-bad-exit=1"),
+        *(() if told else (f"--mpi={interface}",)),
+        *(*way.args, *role.argv),
+    )
+    process = _process(role, role.nodes[0], argv, way)
+    process = replace(process, setup=(_STEP, *process.setup))
+    return process if mpiexec is None else _with_library(process, mpiexec)
 
 
 AGENT = "{files}/agent"
 """Where `tasks/agent.py` lies on the node that leads; launchers call it instead of ssh."""
 SCHEDULERS = ("SLURM_", "PMI_", "PMIX_", "OMPI_COMM_", "PRTE_")
 """Variables by which a launcher believes that it is inside a job step, and starts its ranks through the scheduler."""
+_OUTSIDE = f"unset {' '.join(f'${{!{prefix}*}}' for prefix in SCHEDULERS)}"
+_STEP = """\
+for name in ${!SLURM_*} ${!PMI_*} ${!PMIX_*}
+do case $name in SLURM_JOB_ID | SLURM_CONF) ;; *) unset $name ;; esac; done"""
+"""An srun within a step would take the step's shape for its own; of the allocation it needs the number alone."""
+_PMI = {"mpich": "pmi2", "mvapich": "pmi2", "intelmpi": "pmi2", "openmpi4": "pmix", "openmpi5": "pmix"}
+"""How the ranks of each flavour find each other under srun; `args` of the site may name another `--mpi`."""
 
 
 def host(node: Node) -> str:

@@ -139,12 +139,36 @@ class RemoteExecutor:
     async def _lead(self, node: int, request: Request, others: Others) -> Reply:
         """The leader's part of an attempt; when it has ended, however it ended, nothing of it goes on anywhere."""
         gang = self._gangs[request["attempt"]] = _Gang(request, others)
+        before = {other: asyncio.create_task(self._look(other)) for other in set(others.values())}
         try:
             reply = await self._parts[node].call(request)
         finally:
             await self._end(gang)
             del self._gangs[request["attempt"]]
-        return {**reply, "others": gang.replies}
+        unasked = {other: await look for other, look in before.items() if other not in gang.running}
+        watched = {other: await self._watched(other, look, reply) for other, look in unasked.items() if look}
+        return {**reply, "others": {**gang.replies, **{other: part for other, part in watched.items() if part}}}
+
+    async def _look(self, node: int) -> Reply | None:
+        """A node's counters now; None where it does not answer, which whoever waits for its part learns as well."""
+        try:
+            return {"at": time.time(), **await self._parts[node].call({"op": "counters"})}
+        except NodeLost:
+            return None
+
+    async def _watched(self, node: int, before: Reply, leader: Reply) -> Reply | None:
+        """The part of a node whose ranks came by another way than ours (srun): its counters, and that it is clean.
+
+        A greeting hunts what carries an attempt's marks and stems from no node part there.
+        """
+        after = await self._look(node)
+        if after is None:
+            return None
+        greeting = await self._parts[node].call({"op": "hello"})
+        looks = [[look["t"] - before["t"], look["nics"]] for look in (before, after)]
+        part = {"start": before["at"], "elapsed": looks[1][0], "ended": leader["ended"], "exits": [], "streams": []}
+        cleared = {"left": greeting["left"], "killed": greeting["strays"], "notes": greeting["notes"]}
+        return {**part, **cleared, "looks": looks, "idle": None}
 
     async def _end(self, gang: _Gang) -> None:
         """Stop what a gang still runs on the nodes that do not lead, and wait for it."""

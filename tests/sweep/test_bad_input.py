@@ -61,7 +61,11 @@ SPECS = (
     Bad("suffix", sized('"4 KB"'), [r":3: .*suffix 'KB'; write 4KiB for 1024 or 4kB for"]),
     Bad("too many", sized('"0:1G:+1"'), [r":3: .*1,073,741,825 values.*larger step"]),
     Bad("negative", sized("-4"), [r":3: factors.message_size: -4 is negative; write"]),
-    Bad("not yet", f"[factors]\n{IMB}[launch]\nreach = 'srun'", [r":6: launch.reach: .*not yet supported; today: "]),
+    Bad(
+        "not yet",
+        f"[factors]\n{IMB}[launch]\nlauncher = 'torchrun'",
+        [r":6: launch.launcher: .*not yet supported; today: "],
+    ),
     Bad("slid", f"[factors]\n{IMB}where = 'nodes = 1'", [r":5: .*`where` stands under \[factors\]; move it above"]),
     Bad(
         "where", f"where = 'nodes ='\n[factors]\n{IMB}", [r"where.toml: where: syntax error.*; the factors are nodes, "]
@@ -101,8 +105,8 @@ SPECS = (
     ),
     Bad(
         "several",
-        f"nmae = 'x'\n[factors]\n{IMB}sharp = 'maybe'\n[run]\nrepeat = 3\n[launch]\nreach = 'srun'",
-        [r":1: nmae: ", r":6: factors.sharp: ", r":8: run.repeat: ", r":10: launch.reach: .*not yet supported"],
+        f"nmae = 'x'\n[factors]\n{IMB}sharp = 'maybe'\n[run]\nrepeat = 3\n[launch]\nlauncher = 'torchrun'",
+        [r":1: nmae: ", r":6: factors.sharp: ", r":8: run.repeat: ", r":10: launch.launcher: .*not yet supported"],
     ),
 )
 

@@ -63,12 +63,9 @@ def test_a_stack_may_bring_a_launcher() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        '[launch]\nreach = "ssh"\n',
-        '[launch]\nreach = "srun"\n',
-        '[launch]\nlauncher = "srun"\n',
         '[launch]\nlauncher = "torchrun"\n',
         'archive = "s3://bucket/archive"\n',
-        '[levels.stack.x]\nlauncher = "srun"\n',
+        '[levels.stack.x]\nlauncher = "torchrun"\n',
         '[levels.sharp.on]\nlauncher = "none"\n',
         '[levels.stack.x]\ncontainer = { engine = "podman", image = "x" }\n',
     ],
@@ -93,7 +90,7 @@ def test_a_way_of_running_that_is_not_built_is_refused_with_not_yet(text: str) -
         ('[launch]\nenv = "A=1"\n', "write a table of variables"),
         ('[launch]\nenvironment = { A = "1" }\n', "unknown key `environment`"),
         ('[fabric]\nnics = "mlx5_0"\n', 'write names, such as ["mlx5_0:1"]'),
-        ('[fabric]\nnics = { link = "infiniband" }\n', 'a selector has no `link`'),
+        ('[fabric]\nnics = { link = "infiniband" }\n', "a selector has no `link`"),
         ('[fabric]\nnic_policy = "rails:"\n', '"rails:0,4"'),
         ("[fabric]\nlink_gbps = 0\n", "fabric.link_gbps: 0 is not allowed here"),
         ("[fabric]\nlink_rate = 400\n", "unknown key `link_rate`"),

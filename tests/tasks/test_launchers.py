@@ -112,7 +112,7 @@ def test_without_a_launcher_one_rank_is_a_plain_process() -> None:
         ({"of": "unknown"}, "is of no flavour we know (its --version says 'mpiexec version 1.0 of somebody else')"),
         ({"of": None}, "is of no flavour we know"),
         ({"launcher": "none"}, "launcher 'none' starts no ranks, and ranks asks for 2"),
-        ({"launcher": "srun"}, "launcher 'srun' starts no ranks"),
+        ({"launcher": "torchrun"}, "launcher 'torchrun' starts no ranks"),
         ({"way": Way(launcher="none")}, "launcher 'none' starts no ranks"),
         ({"way": Way(container=Container("pyxis", "x"))}, "container (pyxis) is not yet supported"),
     ],
@@ -154,12 +154,13 @@ def stack(folder: Path, library: str = "libmpi.so.12") -> str:
 def test_the_library_of_an_mpiexec_is_found_first_and_what_the_user_has_stays(tmp_path: Path) -> None:
     mpiexec = stack(tmp_path)
     (process,) = started(RANKS, mpiexec=mpiexec, way=Way(setup=("module load x",), env={"LD_LIBRARY_PATH": "/site"}))
-    assert process.setup == (
+    assert process.setup[1:] == (
         "module load x",
         f"export LD_LIBRARY_PATH={tmp_path}/lib${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}",
     )
     (process,) = started(RANKS, mpiexec=mpiexec, way=Way(env={"LD_LIBRARY_PATH": "/site"}))
-    assert (process.setup, process.env["LD_LIBRARY_PATH"]) == ((), f"{tmp_path}/lib:/site")
+    assert process.setup[1:] == (f"export LD_LIBRARY_PATH={tmp_path}/lib${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}",)
+    assert process.env["LD_LIBRARY_PATH"] == "/site"
 
 
 def test_the_exported_path_is_right_whether_the_user_has_one_or_not(tmp_path: Path) -> None:
@@ -179,13 +180,50 @@ def test_a_link_to_an_mpiexec_leads_to_its_library(tmp_path: Path) -> None:
     links.mkdir(parents=True)
     (links / "mpiexec").symlink_to(stack(real))
     (process,) = started(RANKS, mpiexec=str(links / "mpiexec"))
-    assert str(real / "lib") in process.setup[0]
+    assert str(real / "lib") in process.setup[1]
 
 
 def test_a_prefix_without_an_mpi_library_and_those_of_the_system_are_left_alone(tmp_path: Path) -> None:
-    assert started(RANKS, mpiexec=stack(tmp_path, "libother.so"))[0].setup == ()
-    assert started(RANKS, mpiexec="/usr/bin/mpiexec")[0].setup == ()
-    assert started(RANKS, mpiexec="/usr/local/bin/mpiexec")[0].setup == ()
+    for mpiexec in (stack(tmp_path, "libother.so"), "/usr/bin/mpiexec", "/usr/local/bin/mpiexec"):
+        assert not any("LD_LIBRARY_PATH" in line for line in started(RANKS, mpiexec=mpiexec)[0].setup)
+
+
+@pytest.mark.parametrize("nodes", [(0,), (0, 1)])
+def test_an_mpiexec_never_learns_that_it_runs_inside_an_allocation(nodes: tuple[int, ...]) -> None:
+    """Else it starts its ranks through srun, on the nodes of the allocation instead of those of the trial."""
+    role = Role("ranks", ("x",), ranks=2, nodes=nodes)
+    (process,) = started(role, nodes=(Node("node01"), Node("node02")), of="mpich")
+    script = "\n".join([*process.setup, "env"])
+    env = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "1", "SLURM_NNODES": "2", "PMIX_RANK": "0", "KEPT": "1"}
+    said = subprocess.run(["bash", "-c", script], env=env, capture_output=True, text=True, check=True).stdout
+    assert "KEPT=1" in said
+    assert "SLURM" not in said
+    assert "PMIX" not in said
+
+
+@pytest.mark.parametrize(
+    ("of", "args", "wanted"),
+    [
+        ("mpich", (), ["--mpi=pmi2"]),
+        ("openmpi5", (), ["--mpi=pmix"]),
+        ("openmpi5", ("--mpi=pmix_v4",), ["--mpi=pmix_v4"]),
+        (None, (), []),
+    ],
+)
+def test_srun_starts_one_step_over_the_nodes_of_the_trial(
+    of: str | None, args: tuple[str, ...], wanted: list[str]
+) -> None:
+    role = Role("ranks", ("x", "y"), ranks=4, nodes=(0, 1))
+    nodes = (Node("node01"), Node("node02.example"))
+    (process,) = started(role, nodes=nodes, of=of, launcher="srun", way=Way(args=args), mpiexec=None)
+    assert process.argv[0] == "srun"
+    assert {"--nodes=2", "--ntasks=4", "--ntasks-per-node=2", "--nodelist=node01,node02"} < set(process.argv)
+    assert [word for word in process.argv if word.startswith("--mpi")] == wanted
+    assert process.argv[-2:] == ("x", "y")
+    script = "\n".join([*process.setup, "env"])
+    env = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "1", "SLURM_NNODES": "1", "PMIX_RANK": "0"}
+    said = subprocess.run(["bash", "-c", script], env=env, capture_output=True, text=True, check=True).stdout
+    assert [line for line in said.splitlines() if line.startswith(("SLURM", "PMI"))] == ["SLURM_JOB_ID=1"]
 
 
 def test_a_later_way_wins_and_its_folders_come_first() -> None:
