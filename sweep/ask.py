@@ -12,6 +12,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
+from itertools import compress
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
@@ -179,7 +180,11 @@ def print_trials(run: str, folder: Path | None, style: str) -> None:
 def _listing(folder: Path | None, text: str, run: str | None, style: str) -> None:
     opened = archive.open(archive_folder(folder))
     relation = opened.sql(text, run=opened.resolve(run) if run is not None else None)
-    emit(relation.columns, relation.fetchall(), style)
+    columns, rows = relation.columns, relation.fetchall()
+    if style == "table" and rows:  # what nobody asked for, such as NICs, takes no room
+        filled = [any(row[index] not in (None, "") for row in rows) for index in range(len(columns))]
+        columns, rows = list(compress(columns, filled)), [tuple(compress(row, filled)) for row in rows]
+    emit(columns, rows, style)
     _warn(opened)
 
 

@@ -177,6 +177,10 @@ def test_run_ids_sort_by_time_within_a_second_and_differ_within_a_millisecond() 
 def test_a_run_is_shown_trial_by_trial_and_a_trial_to_the_bottom(asked: House) -> None:
     trials = json.loads(asked.sweep("show", "answers", "-f", "json").out)
     assert [(trial["outcome"], trial["attempts"]) for trial in trials] == [("ok", 1)] * 4
+    head = asked.sweep("show", "answers").out.splitlines()[0].split()
+    assert set(trials[0]) - set(head) == {"nics", "sharp", "stack", "reason"}, (
+        "a table has no room for what nobody asked"
+    )
     one = asked.sweep("show", "answers", trials[0]["trial"])
     assert one.code == 0
     assert "── attempt 1: ok" in one.out
