@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
-import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from sweep import lab
+from tests import inlab
 from tests.house import Done, House, finished, soon
 
 pytestmark = pytest.mark.slow
@@ -60,63 +61,25 @@ class Fabric:
 
     def start(self, house: House, *words: object) -> subprocess.Popen[str]:
         """Type `sweep WORDS` on the head, where ssh finds its keys."""
-        mark, _, value = house.mark.partition("=")
-        process = subprocess.Popen(
-            lab.command(self.name, "head", [str(Path(sys.executable).with_name("sweep")), *map(str, words)]),
-            env={
-                **os.environ,
-                mark: value,
-                "PATH": f"{self.folder}/bin:{os.environ['PATH']}",
-                "SWEEP_ARCHIVE": str(house.archive),
-                "COLUMNS": "200",
-            },
-            cwd=house.folder,
-            text=True,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        house.started.append(process)
-        return process
+        return inlab.start(house, self.name, "head", [inlab.SWEEP, *words], self.env)
 
     def sweep(self, house: House, *words: object) -> Done:
         """Type it, to its end."""
         return finished(self.start(house, *words))
+
+    @property
+    def env(self) -> dict[str, str]:
+        """Our ssh comes before the system's, and calls it with keys and hosts of its own."""
+        return {"PATH": f"{self.folder}/bin:{os.environ['PATH']}"}
 
     def serving(self, node: str) -> bool:
         """Whether a node's sshd lets us in."""
         line = lab.command(self.name, "head", [f"{self.folder}/bin/ssh", node, "true"])
         return subprocess.run(line, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
 
-    def named(self, name: str) -> list[str]:
-        """Hosts of the lab on which a process of that name lives, once for each."""
-        return [
-            host
-            for host in ("head", "node1", "node2")
-            for pid in lab.pids(self.name, host)
-            if words(pid).startswith(name)
-        ]
-
-
-def words(pid: int) -> str:
-    """A process's command line, or the name that it gave itself."""
-    try:
-        return (Path(f"/proc/{pid}/cmdline").read_text() or "").replace("\0", " ")
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
-
-
-def node_parts(fabric: Fabric) -> list[str]:
-    """Hosts with a node part."""
-    found = []
-    for host in ("node1", "node2"):
-        for pid in lab.pids(fabric.name, host):
-            try:
-                name = Path(f"/proc/{pid}/comm").read_text().strip()
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            found += [host] if name == "sweep-node-part" else []
-    return found
+    def left(self, name: str = "sweep-node-part") -> list[str]:
+        """Nodes on which a process of that name lives, once for each."""
+        return sorted(host for host, _ in inlab.processes(self.name, ("node1", "node2"), name))
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +121,7 @@ def test_ranks_run_on_two_nodes_under_mpich_and_intel_mpi(house: House, fabric: 
     ]
     assert house.sql("SELECT count(DISTINCT (stack, nodes, message_size)) FROM results WHERE time > 0") == [(8,)]
     assert house.sql("SELECT node, address FROM nodes ORDER BY ALL") == [("node1", "10.77.0.1"), ("node2", "10.77.0.2")]
-    assert node_parts(fabric) == []
+    assert fabric.left() == []
 
 
 def test_every_node_of_the_gang_counts_its_traffic(house: House, fabric: Fabric) -> None:
@@ -170,3 +133,94 @@ def test_every_node_of_the_gang_counts_its_traffic(house: House, fabric: Fabric)
     for node in ("node1", "node2"):
         assert moved[node, "nic0"] + moved[node, "nic1"] > 10 * 1048576
     assert house.sql("SELECT nics_observed FROM results") == [(2,)]
+
+
+def test_a_killed_driver_leaves_nothing_on_any_host(house: House, fabric: Fabric) -> None:
+    """Neither what the launcher started on the other node, nor what left its session, nor the attempt's folder."""
+    argv = "bash -c '(setsid sleep 6543 &) ; exec sleep 6543'"
+    factors = f'nodes = 2\nstack = "mpich"\ncommand.launcher = "mpiexec"\ncommand.argv = "{argv}"'.replace("\\'", "'")
+    process = fabric.start(house, "run", house.spec(factors, ONCE, SITE), "--hosts", fabric.folder / "hosts")
+    assert soon(lambda: fabric.left("sleep 6543") == ["node1", "node1", "node2", "node2"], 40.0)
+    assert fabric.left() == ["node1", "node2"]
+    [driver] = [
+        seen for seen in house.alive() if "sweep" in Path(f"/proc/{seen.pid}/cmdline").read_text().split("\0")[1]
+    ]
+    os.kill(driver.pid, signal.SIGKILL)
+    process.wait()
+    assert soon(lambda: not fabric.left("sleep 6543") and not fabric.left(), 20.0)
+    assert not list(Path("/tmp").glob("sweep-attempt-*"))
+
+
+def test_an_interrupted_run_kills_everywhere_and_resumes(house: House, fabric: Fabric) -> None:
+    factors = 'nodes = 2\nstack = "mpich"\ncommand.launcher = "mpiexec"\ncommand.argv = "sleep 6542"'
+    process = fabric.start(house, "run", house.spec(factors, ONCE, SITE), "--hosts", fabric.folder / "hosts")
+    assert soon(lambda: fabric.left("sleep 6542") == ["node1", "node2"], 40.0)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    done = finished(process)
+    assert done.code == 130, done.err
+    assert not fabric.left("sleep 6542")
+    assert house.sql("SELECT outcome FROM attempts") == [("cancelled",)]
+
+
+def test_a_connection_that_dies_is_entered_anew_and_the_trial_tried_again(house: House, fabric: Fabric) -> None:
+    factors = 'nodes = 2\nstack = "mpich"\ncommand.launcher = "mpiexec"\ncommand.argv = "sleep 3"'
+    again = 'timeout = 60\nretry = { attempts = 2, wait = "0s..1s" }'
+    process = fabric.start(house, "run", house.spec(factors, again, SITE), "--hosts", fabric.folder / "hosts")
+    assert soon(lambda: fabric.left("sleep 3") == ["node1", "node2"], 40.0)
+    for _, pid in inlab.processes(fabric.name, ["node1"], "sshd: root@notty"):
+        os.kill(pid, signal.SIGKILL)
+    done = finished(process)
+    assert done.code == 0, done.err
+    assert house.sql("SELECT outcome FROM attempts ORDER BY start") == [("lost",), ("ok",)]
+
+
+def test_a_command_for_a_host_outside_the_gang_is_refused(house: House, fabric: Fabric) -> None:
+    """The trial is for one node of two; what it calls is the agent, as a launcher would."""
+    house.write(
+        "steal", "#!/bin/sh\ncd /tmp/sweep-attempt-$SWEEP_ATTEMPT\n./agent head hostname 2>&1 | sed s/^/said:/\n"
+    )
+    factors = f'nodes = 2\nstack = "mpich"\ncommand.argv = "{house.folder}/steal"'
+    run(house, fabric, house.spec(factors, ONCE, SITE))
+    [(text,)] = house.sql("SELECT text FROM outputs WHERE stream = 'stdout'")
+    assert text.strip() == "said:sweep agent: head is no node of this attempt"
+
+
+@pytest.mark.parametrize(
+    ("hosts", "code", "said"),
+    [
+        ("node1\nnode9\n", 3, r"sweep: node9 cannot be entered: ssh: Could not resolve hostname node9"),
+        ("node1\n10.77.0.1\n", 3, "sweep: node1 and 10.77.0.1 are the same node, node1; name it once"),
+        ("node1\nnode 2\n", 2, "sweep: .*hosts:2: `node 2` names no host; write one host a line: "),
+        ("# none\n", 2, "sweep: .*hosts: names no host; write one host a line: "),
+    ],
+)
+def test_hosts_that_cannot_be_had_are_named_in_one_line(
+    house: House, fabric: Fabric, hosts: str, code: int, said: str
+) -> None:
+    spec = house.spec('command.argv = "hostname"', ONCE, SITE)
+    done = fabric.sweep(house, "run", spec, "--hosts", house.write("hosts", hosts))
+    assert done.code == code
+    assert re.search(f"^{said}", done.lines[-1]), done.err
+    assert "Traceback" not in done.err
+
+
+def test_without_a_hostfile_and_an_allocation_no_hosts_are_known(house: House, fabric: Fabric) -> None:
+    done = fabric.sweep(house, "run", house.spec('command.argv = "hostname"', ONCE, SITE))
+    assert done.code == 3
+    assert done.lines[-1].startswith("sweep: no hosts are known; give --hosts FILE")
+
+
+def test_a_hostfile_for_another_reach_is_refused(house: House, fabric: Fabric) -> None:
+    spec = house.spec('command.argv = "hostname"', ONCE)
+    done = fabric.sweep(house, "run", spec, "--executor", "inline", "--hosts", fabric.folder / "hosts")
+    assert done.code == 2
+    assert '--hosts: goes with reach = "ssh" or "srun"' in done.err
+
+
+def test_the_inventory_tells_what_every_host_has(house: House, fabric: Fabric) -> None:
+    site = house.write("site.toml", SITE)
+    done = fabric.sweep(house, "inventory", "--site", site, "--hosts", fabric.folder / "hosts")
+    assert done.code == 0, done.err
+    assert re.findall(r'name = "(node\d)"', done.out) == ["node1", "node2"]
