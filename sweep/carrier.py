@@ -21,17 +21,22 @@ from typing import Any
 
 from schemas.errors import NodeLost, SiteError
 from schemas.plan import Node
+from sweep.ray_trouble import BAD_TOKEN, DEAF, explain
 from tasks.executor import Others, Reply, Request
 
 PROBE_S = 5.0
 """How long an address may take to accept a connection."""
 CLOSE_S = 20.0
 """How long Ray may take to give the nodes back before its processes are killed."""
+PATIENCE = 2
+"""How often Ray's client may complain that nobody answers it; it does so about every five seconds."""
+_CHECK = "check --address and RAY_ADDRESS, and that `ray start --head` runs there"
 _MARGIN_S = 30.0
 """How much later than the carrier itself we call a node lost."""
 _BUFFER = 1 << 24
 _BOOTSTRAP = "import sys; sys.path[:] = {path!r}; from sweep.cluster import main; main()"
 """Exactly our own search path: neither more of the working directory than we have, nor less."""
+_REFUSAL = re.compile(r"Failed to get cluster ID from GCS server: (.+)")
 _LOG_PREFIX = re.compile(r"^\[[^\]]*\] (\(\w+\) )?\S+: |\x1b\[\d+m")
 
 
@@ -122,9 +127,13 @@ class RayExecutor:
                 elif not answer.done():
                     answer.set_result(value) if error is None else answer.set_exception(error)
         await self._process.wait()
+        self._fail(self._ended())
+
+    def _fail(self, error: SiteError) -> None:
+        """Tell everybody who waits for an answer."""
         for answer in self._waiting.values():
             if not answer.done():
-                answer.set_exception(self._ended())
+                answer.set_exception(error)
 
     def _note(self, value: object) -> None:
         """What the carrier says unasked is for the user; an answer that nobody waits for any more is not."""
@@ -132,11 +141,37 @@ class RayExecutor:
             logging.getLogger("sweep").warning("%s", value)
 
     async def _overhear(self) -> None:
-        """Keep the last lines that Ray wrote to stderr, for the day when they explain something."""
+        """Keep the last lines that Ray wrote to stderr, for the day when they explain something.
+
+        Some do at once: a cluster that refuses us goes on to do so, while Ray tries for a minute and forgets why.
+        """
         assert self._process is not None
         assert self._process.stderr is not None
+        deaf = 0
         while data := await self._process.stderr.read(1 << 16):
-            self._said.extend(line for line in data.decode(errors="replace").splitlines() if line.strip())
+            text = data.decode(errors="replace")
+            self._said.extend(line for line in text.splitlines() if line.strip())
+            if self.nodes or self._address is None:
+                continue
+            deaf += len(DEAF.findall(text))
+            if BAD_TOKEN in text:
+                self._refuse(explain(text, os.environ) or BAD_TOKEN)
+            elif deaf >= PATIENCE:
+                self._refuse(f"something listens there and does not answer as a Ray cluster does; {_CHECK}")
+
+    def _refuse(self, why: str) -> None:
+        """Whoever waits for the cluster need not wait any longer."""
+        for answer in self._waiting.values():
+            if not answer.done():
+                answer.set_exception(SiteError(f"cannot join the Ray cluster at {self._address}: {why}"))
+
+    def _refused(self, why: str) -> SiteError:
+        """Why the head does not let us in: at once, where Ray would try again and again."""
+        remedy = "check --address and RAY_ADDRESS"
+        if "InvalidAuthToken" in why:
+            where = "RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token"
+            remedy = f"set RAY_AUTH_MODE=token, with the cluster's token in {where}"
+        return SiteError(f"cannot join the Ray cluster at {self._address}: {why}; {remedy}")
 
     def _ended(self) -> SiteError:
         if self.nodes:
@@ -166,6 +201,5 @@ async def _probe(address: str) -> None:
         _, writer = await asyncio.wait_for(asyncio.open_connection(host.strip("[]"), int(port)), PROBE_S)
     except (OSError, OverflowError, TimeoutError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else "no answer"
-        remedy = "check --address and RAY_ADDRESS, and that `ray start --head` runs there"
-        raise SiteError(f"nobody answers at the Ray address {address}: {why}; {remedy}") from error
+        raise SiteError(f"nobody answers at the Ray address {address}: {why}; {_CHECK}") from error
     writer.close()

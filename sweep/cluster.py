@@ -23,6 +23,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from schemas.errors import NodeLost, SiteError, SweepError
 from schemas.plan import Node
 from sweep.carrier import frame, read_frame
+from sweep.ray_trouble import explain
 from tasks import execute, pipe
 
 HEARTBEAT_S = 2.0
@@ -245,7 +246,7 @@ def _connect(address: str | None) -> None:
     try:
         ray.init(**options)
     except (RayError, ConnectionError, RuntimeError, OSError, ValueError) as error:
-        raise _cannot(address, _brief(error)) from error
+        raise _cannot(address, explain(str(error), os.environ) or _brief(error)) from error
 
 
 def _cannot(address: str | None, why: str) -> SiteError:
