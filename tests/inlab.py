@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from sweep import lab
+from tasks import node_part
 from tests.house import Done, House, finished
 
 SWEEP = str(Path(sys.executable).with_name("sweep"))
@@ -43,9 +44,24 @@ def processes(name: str, hosts: Iterable[str], wanted: str) -> list[tuple[str, i
     return [(host, pid) for host, pid in pids if any(text.startswith(wanted) for text in _words(pid))]
 
 
+def driver(house: House) -> int:
+    """The process number of the one `sweep` that was typed and is still there."""
+    lines = {seen.pid: node_part.read(f"/proc/{seen.pid}/cmdline").split("\0") for seen in house.alive()}
+    [pid] = [pid for pid, line in lines.items() if line[1:2] == [SWEEP]]
+    return pid
+
+
+def attempt_folder(name: str, host: str) -> Path:
+    """The folder on every node of the one attempt that runs on a host."""
+    marks = {node_part.environment(pid).get(node_part.ATTEMPT) for pid in lab.pids(name, host)}
+    [attempt] = marks - {None}
+    return Path(f"/tmp/sweep-attempt-{attempt}")
+
+
 def _words(pid: int) -> list[str]:
     folder = Path(f"/proc/{pid}")
     try:
-        return [(folder / "comm").read_text(), (folder / "cmdline").read_text().replace("\0", " ")]
+        command = (folder / "cmdline").read_text().replace("\0", " ").removeprefix("/usr/bin/")  # as srun spells it
+        return [(folder / "comm").read_text(), command]
     except (FileNotFoundError, ProcessLookupError):
         return []

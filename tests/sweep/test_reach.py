@@ -142,13 +142,12 @@ def test_a_killed_driver_leaves_nothing_on_any_host(house: House, fabric: Fabric
     process = fabric.start(house, "run", house.spec(factors, ONCE, SITE), "--hosts", fabric.folder / "hosts")
     assert soon(lambda: fabric.left("sleep 6543") == ["node1", "node1", "node2", "node2"], 40.0)
     assert fabric.left() == ["node1", "node2"]
-    [driver] = [
-        seen for seen in house.alive() if "sweep" in Path(f"/proc/{seen.pid}/cmdline").read_text().split("\0")[1]
-    ]
-    os.kill(driver.pid, signal.SIGKILL)
+    folder = inlab.attempt_folder(fabric.name, "node1")
+    assert folder.is_dir()
+    os.kill(inlab.driver(house), signal.SIGKILL)
     process.wait()
     assert soon(lambda: not fabric.left("sleep 6543") and not fabric.left(), 20.0)
-    assert not list(Path("/tmp").glob("sweep-attempt-*"))
+    assert not folder.exists()
 
 
 def test_an_interrupted_run_kills_everywhere_and_resumes(house: House, fabric: Fabric) -> None:
