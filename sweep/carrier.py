@@ -36,7 +36,6 @@ _MARGIN_S = 30.0
 _BUFFER = 1 << 24
 _BOOTSTRAP = "import sys; sys.path[:] = {path!r}; from sweep.cluster import main; main()"
 """Exactly our own search path: neither more of the working directory than we have, nor less."""
-_REFUSAL = re.compile(r"Failed to get cluster ID from GCS server: (.+)")
 _LOG_PREFIX = re.compile(r"^\[[^\]]*\] (\(\w+\) )?\S+: |\x1b\[\d+m")
 
 
@@ -161,17 +160,7 @@ class RayExecutor:
 
     def _refuse(self, why: str) -> None:
         """Whoever waits for the cluster need not wait any longer."""
-        for answer in self._waiting.values():
-            if not answer.done():
-                answer.set_exception(SiteError(f"cannot join the Ray cluster at {self._address}: {why}"))
-
-    def _refused(self, why: str) -> SiteError:
-        """Why the head does not let us in: at once, where Ray would try again and again."""
-        remedy = "check --address and RAY_ADDRESS"
-        if "InvalidAuthToken" in why:
-            where = "RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token"
-            remedy = f"set RAY_AUTH_MODE=token, with the cluster's token in {where}"
-        return SiteError(f"cannot join the Ray cluster at {self._address}: {why}; {remedy}")
+        self._fail(SiteError(f"cannot join the Ray cluster at {self._address}: {why}"))
 
     def _ended(self) -> SiteError:
         if self.nodes:
