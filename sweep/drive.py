@@ -292,8 +292,10 @@ class Driver:
         output = execute.output(begun.launch.asked, reply)
         if output.ended == "stopped" and self._interrupts < 2:
             output = replace(output, ended="lost")  # somebody else ended the node part
-        output, _ = wrap.reports(output)
+        output, ranks = wrap.reports(output)
         parsed, verdict = outcomes.judge(benchmarks.get(trial.combination.benchmark), output)
+        facts = {**parsed.evidence.facts, **wrap.evidence(ranks)}
+        parsed = replace(parsed, evidence=replace(parsed.evidence, facts=facts))
         return self._with_evidence(trial, begun, parsed, output), verdict, output
 
     def _with_evidence(self, trial: Trial, begun: _Start, parsed: Parsed, output: Output) -> Parsed:
@@ -380,7 +382,8 @@ def _wrapped(launch: Launch, gang: Gang, launcher: str, flavour: str | None) -> 
     """A launch whose ranks get an environment of their own, where NICs differ between ranks or nodes."""
     if not gang.ranks:
         return launch
-    files = {**launch.files, **wrap.files(gang.ranks, (), launcher, flavour)}
+    told = {name for env in (gang.env, *(env for envs in gang.ranks.values() for env in envs)) for name in env}
+    files = {**launch.files, **wrap.files(gang.ranks, told, launcher, flavour)}
     roles = tuple(role if role.ranks is None else replace(role, argv=wrap.command(role.argv)) for role in launch.roles)
     return replace(launch, roles=roles, files=files)
 

@@ -103,6 +103,19 @@ def reports(output: Output) -> tuple[Output, tuple[Rank, ...]]:
     return replace(output, streams=streams), tuple(ordered)
 
 
+def evidence(ranks: Sequence[Rank]) -> dict[str, str]:
+    """What the ranks got, as an attempt's evidence: `rank 0 cpus` -> "0-3"; also `node`, `gpu`, and each variable."""
+    found: dict[str, str] = {}
+    for rank in ranks:
+        who = f"rank {rank.rank}" if rank.rank is not None else f"rank of {rank.host}"
+        found[f"{who} node"] = rank.host
+        found[f"{who} cpus"] = rank.cpus
+        if rank.gpu is not None:
+            found[f"{who} gpu"] = rank.gpu
+        found |= {f"{who} {name}": value for name, value in rank.env.items()}
+    return found
+
+
 def _without_reports(lines: Sequence[Line], found: dict[tuple[str, int | None, int | None], Rank]) -> Iterator[Line]:
     for line in lines:
         rest, _, text = line.text.partition(MARK)

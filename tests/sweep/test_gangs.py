@@ -110,6 +110,18 @@ def test_a_second_nic_pays_off_and_the_counters_prove_which_were_used(house: Hou
     }
 
 
+def test_ranks_with_a_nic_each_say_where_they_ran_on_which_cpus_and_with_which_nic(house: House, fabric: str) -> None:
+    factors = 'benchmark = "imb.allreduce"\nmessage_size = 65536\nnodes = 2\nranks_per_node = 2\nnics = 2'
+    spec = house.spec(f'{factors}\nstack = "impi"\nimb.iterations = 5', ONCE, STACKS)
+    ran = run(house, fabric, spec)
+    [(evidence,)] = rows(house, ran, "SELECT evidence FROM attempts WHERE outcome = 'ok'")
+    for rank, node, nic in ((0, "node1", 0), (1, "node1", 1), (2, "node2", 0), (3, "node2", 1)):
+        assert evidence[f"rank {rank} node"] == node
+        assert re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", evidence[f"rank {rank} cpus"])
+        assert evidence[f"rank {rank} FI_TCP_IFACE"] == f"nic{nic}"
+    assert "sweep-rank" not in rows(house, ran, "SELECT string_agg(text, '') FROM outputs WHERE true")[0][0]
+
+
 def test_a_stack_that_uses_one_nic_where_two_were_asked_is_caught(house: House, fabric: str) -> None:
     """The site says that level 2 is run so; it is a lie, and the row must not carry the label into a result."""
     factors = (

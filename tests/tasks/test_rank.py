@@ -203,3 +203,16 @@ def test_nodes_with_the_same_environment_share_one_set() -> None:
     assert (len(same["sets"]), same["nodes"]) == (1, {})
     other = json.loads(wrap.files({**many, "odd": [{}]}, [], "mpiexec", "mpich")[wrap.SPEC])
     assert (len(other["sets"]), other["nodes"]["n7"], other["nodes"]["odd"]) == (2, 0, 1)
+
+
+def test_what_ranks_report_stands_in_an_attempt_s_evidence_by_rank() -> None:
+    ranks = [wrap.Rank("n1", 0, 0, "0-3", "1", {"UCX_NET_DEVICES": "a"}), wrap.Rank("n2", None, None, "4", None)]
+    assert wrap.evidence(ranks) == {
+        "rank 0 node": "n1",
+        "rank 0 cpus": "0-3",
+        "rank 0 gpu": "1",
+        "rank 0 UCX_NET_DEVICES": "a",
+        "rank of n2 node": "n2",
+        "rank of n2 cpus": "4",
+    }
+    assert wrap.evidence([]) == {}
