@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 import archive
 from archive import durable
 from archive.store import Writer
@@ -140,7 +138,7 @@ def _executor(spec: Spec, address: str | None, kind: str | None, hostfile: Path 
 def _shown(work: _Work, executor: Executor, interrupts: Interrupts) -> int:
     """Do it, show it, and say how it ended and what to type next."""
     run, folder = work.who.run, work.folder
-    show = watcher(Console(stderr=True))
+    show = watcher()
     try:
         finished = asyncio.run(_run(work, executor, show, interrupts))
     finally:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections import Counter
 from collections.abc import Collection
+from typing import IO, cast
 
 from rich.console import Console
 from rich.progress import (
@@ -121,6 +124,29 @@ def sentence(attempt: Attempt, constant: Collection[str] = ()) -> str:
     return ": ".join(parts)
 
 
-def watcher(console: Console) -> LineWatcher | BarWatcher:
-    """Bars on a terminal, lines elsewhere."""
+class Forgiving:
+    """A text stream that may break: a full disk under the log, or a terminal that went away, ends no measuring."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write it if that can be done."""
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush it if that can be done."""
+        with contextlib.suppress(OSError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._stream, name)
+
+
+def watcher(stream: IO[str] | None = None) -> LineWatcher | BarWatcher:
+    """Bars on a terminal, lines elsewhere; to stderr if no stream is given."""
+    found = sys.stderr if stream is None else stream
+    console = Console(file=cast("IO[str]", Forgiving(found))) if found is not None else Console(quiet=True)
     return BarWatcher(console) if console.is_terminal else LineWatcher(console)

@@ -18,7 +18,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from schemas.errors import InputError
 from schemas.plan import Combination, Setup, Trial
+from sweep.deadline import deadline
 from sweep.past import left, pasts, rest
 from tests.house import House, finished, soon
 
@@ -301,3 +303,23 @@ def test_a_cut_pair_is_measured_again_whole_side_by_side(house: House) -> None:
     rows = house.sql("SELECT block_try, factors['P'], attempt, final, position FROM attempts ORDER BY start")
     assert rows == [(0, "a", 1, True, 0), (1, "a", 2, True, 0), (1, "b", 1, True, 1)]
     assert (house.folder / "side").read_text().split() == ["a", "b", "a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "end"),
+    [
+        ("none", None),
+        ("auto", 5000.0),
+        ("90", 1090.0),
+        ("1h30m", 6400.0),
+        ("1970-01-01T01:00:00+00:00", 3600.0),
+    ],
+)
+def test_a_deadline_is_a_moment_a_duration_or_the_end_of_the_allocation(asked: str, end: float | None) -> None:
+    assert deadline(asked, 1000.0, {"SLURM_JOB_END_TIME": "5000"}) == end
+
+
+def test_without_an_allocation_there_is_no_automatic_deadline_and_no_nonsense_is_one() -> None:
+    assert deadline("auto", 1000.0, {}) is None
+    with pytest.raises(InputError, match="is no time"):
+        deadline("soon", 1000.0, {})

@@ -342,6 +342,23 @@ def test_modules_of_the_users_that_are_called_like_ours_change_nothing(house: Ho
     assert (done.code, house.sql("SELECT outcome FROM attempts")) == (0, [("ok",)]), done.err
 
 
+@pytest.mark.parametrize("place", ["/dev/full", "a pipe that nobody reads", "nowhere"])
+def test_a_log_that_cannot_be_written_ends_no_run(house: House, place: str) -> None:
+    house.spec('command.argv = "/bin/true"')
+    reader, writer = os.pipe()
+    os.close(reader)
+    stderr = os.open("/dev/full", os.O_WRONLY) if place == "/dev/full" else writer
+    process = house.start(
+        *("run", "spec.toml", "--executor", "inline"),
+        stderr=stderr,
+        preexec_fn=(lambda: os.close(2)) if place == "nowhere" else None,
+    )
+    assert finished(process).code == 0
+    assert house.sql("SELECT outcome FROM attempts") == [("ok",)]
+    for each in {stderr, writer}:
+        os.close(each)
+
+
 def on_terminal(house: House, width: int) -> tuple[int, str]:
     """Exit code and screen of a run whose stderr is a terminal of that width."""
     ours, theirs = pty.openpty()
