@@ -41,11 +41,11 @@ class Figure:
 def main() -> None:
     """Measure what was asked, print one table."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--only", nargs="*", choices=list(BENCHES), default=list(BENCHES))
+    arguments.add_argument("--only", nargs="*", choices=[*BENCHES, "none"], default=list(BENCHES))
     arguments.add_argument("--peers", type=Path)
     given = arguments.parse_args()
     figures: list[Figure] = []
-    for name in given.only:
+    for name in given.only if given.only != ["none"] else ():
         print(f"{name} …", file=sys.stderr, flush=True)
         figures += BENCHES[name]()
     if given.peers is not None:
@@ -91,16 +91,21 @@ command.unit.bandwidth = "GB/s"
 """
 
 
+def noops(count: int) -> tuple[float, float]:
+    """A sweep of so many trials that do nothing: milliseconds per trial, and the driver's memory in MB."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "noop.toml").write_text(noop(count))
+        _, memory = sweep("run", "noop.toml", "--archive", "a", cwd=folder)
+        return inside(folder / "a") / count * 1000, memory
+
+
 def overhead() -> list[Figure]:
     """What a trial costs beside its own work, through Ray, rows durable; 100, 1,000 and 10,000 trials."""
     cost: dict[int, float] = {}
     memory: dict[int, float] = {}
     for count in (100, 1000, 10_000):
-        with tempfile.TemporaryDirectory() as name:
-            folder = Path(name)
-            (folder / "noop.toml").write_text(noop(count))
-            _, memory[count] = sweep("run", "noop.toml", "--archive", "a", cwd=folder)
-            cost[count] = inside(folder / "a") / count * 1000
+        cost[count], memory[count] = noops(count)
     growth = cost[10_000] / cost[1000]
     return [
         Figure("overhead per no-op trial of 1,000, rows durable", f"{cost[1000]:.1f} ms", "≤ 10 ms", cost[1000] <= 10),
@@ -123,7 +128,7 @@ name = "imb"
 benchmark = "imb.allreduce"
 message_size = {SIZES}
 ranks_per_node = 2
-imb.iterations = [20, 40, 60, 80, 100]
+imb.iterations = [200, 400, 600, 800, 1000]
 stack = "impi"
 [run]
 seed = 1
@@ -171,7 +176,7 @@ def one_by_one() -> float:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         total = 0.0
-        for iterations in (20, 40, 60, 80, 100):
+        for iterations in (200, 400, 600, 800, 1000):
             for size in SIZES:
                 (folder / "size").write_text(f"{size}\n")
                 words = [
@@ -251,17 +256,25 @@ def kills() -> list[Figure]:
     return [Figure(f"{row['kills']} SIGKILLs of the driver, each resumed", measured, "0, 0, 0", bad == 0)]
 
 
+PEERS = ("jube", "reframe", "reframe_serial", "ray_tune", "ray_tasks")
+
+
 def peers(folder: Path) -> list[Figure]:
-    """Other tools on 100 no-op trials, in turn with us."""
-    with tempfile.TemporaryDirectory() as name:
-        spec = Path(name) / "noop.toml"
-        spec.write_text(noop(100))
-        ours = f"{BIN}/sweep run {{spec}} --archive {{dir}}"
-        names = ["jube", "reframe", "reframe_serial", "ray_tune", "ray_tasks"]
-        words = [sys.executable, folder / "run.py", "-r", 3, "--ours", ours, "--spec", spec, *names]
+    """Other tools on 100 no-op trials, in turn with us: ms per trial, theirs with their start, ours without."""
+    cost: dict[str, list[float]] = {"ours": []}
+    for _ in range(3):
+        cost["ours"].append(noops(1000)[0])
+        words = [sys.executable, folder / "run.py", "-r", "1", *PEERS]
         done = subprocess.run(list(map(str, words)), capture_output=True, text=True, check=True)
-    rows = [json.loads(line) for line in done.stdout.splitlines()]
-    return [Figure(f"100 no-op trials, {row['name']}", json.dumps(row), "") for row in rows]
+        for row in map(json.loads, done.stdout.splitlines()):
+            inside = row.get("sweep_only_ms_per_trial", row.get("wall_ms_per_trial"))
+            if inside is not None:
+                cost.setdefault(row["name"], []).append(inside)
+    median = {name: statistics.median(each) for name, each in cost.items()}
+    best = min(value for name, value in median.items() if name.startswith(("jube", "reframe")))
+    shown = ", ".join(f"{name} {value:.1f}" for name, value in median.items())
+    ratio = best / median["ours"]
+    return [Figure(f"ms per no-op trial: {shown}", f"{ratio:.1f} × less than JUBE and ReFrame", "≥ 5 ×", ratio >= 5)]
 
 
 BENCHES: dict[str, Callable[[], list[Figure]]] = {
