@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
 
 from schemas.plan import Inventory, Tool
 from schemas.spec import Site, Way
@@ -12,6 +15,8 @@ from tasks.executor import Executor
 
 VERSION_ARGUMENTS: Mapping[str, tuple[str, ...]] = {"mpiexec": ("--version",), "srun": ()}
 SURVEY_S = 120.0
+_LIBRARY = re.compile(r"lib\w+\.so\.\d+")
+"""How the fact is called that tells a library's version."""
 
 
 async def survey(executor: Executor, site: Site, names: Iterable[str]) -> Inventory:
@@ -23,22 +28,35 @@ async def survey(executor: Executor, site: Site, names: Iterable[str]) -> Invent
     stacks |= {name: launchers.merge(site.way, way) for name, way in site.levels.get("stack", {}).items()}
     tools: dict[str | None, dict[str, Tool]] = {}
     sharp = True
+    versions: list[dict[str, str]] = [{} for _ in executor.nodes]
     for stack, way in stacks.items():
         found: list[dict[str, Tool]] = []
         for node in range(len(executor.nodes)):
             reply = await executor.ask(node, facts_request(way, programs), SURVEY_S)
             found.append(execute.tools(reply))
+            versions[node] |= _versions(reply, stack, versions[node])
             sharp = sharp and "sharp_libraries" in execute.node(reply).facts
         tools[stack] = {name: tool for name, tool in found[0].items() if all(name in each for each in found)}
     return Inventory(
         cluster=site.cluster,
-        nodes=with_leaves(executor.nodes, site.fabric.topology),
+        nodes=with_leaves(
+            [replace(node, facts={**node.facts, **more}) for node, more in zip(executor.nodes, versions, strict=True)],
+            site.fabric.topology,
+        ),
         tools=tools,
         flavours={
             stack: launchers.flavour(each["mpiexec"].version) for stack, each in tools.items() if "mpiexec" in each
         },
         sharp=sharp,
     )
+
+
+def _versions(reply: Mapping[str, Any], stack: str | None, known: Mapping[str, str]) -> dict[str, str]:
+    """Versions of the libraries that a stack's programs find; of a named stack those that the site's own has not."""
+    found = {name: str(text) for name, text in reply["facts"].items() if _LIBRARY.fullmatch(name)}
+    if stack is None:
+        return found
+    return {f"{name} of stack {stack}": text for name, text in found.items() if known.get(name) != text}
 
 
 def facts_request(way: Way, programs: Mapping[str, tuple[str, ...]]) -> dict[str, object]:
@@ -49,4 +67,5 @@ def facts_request(way: Way, programs: Mapping[str, tuple[str, ...]]) -> dict[str
         "path": list(way.path),
         "env": dict(way.env),
         "setup": list(way.setup),
+        "versions": True,
     }

@@ -17,7 +17,7 @@ import time
 
 TYPE_CHECKING = False  # typing itself is not worth its import here
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from typing import Any
 
 VIRTUAL = re.compile(
@@ -31,14 +31,59 @@ NET_DEV |= {"tx_bytes": 8, "tx_packets": 9, "tx_errors": 10, "tx_drops": 11}
 PORT_DATA = {"port_xmit_data": "tx_bytes", "port_rcv_data": "rx_bytes"}
 
 
-def facts(env: Mapping[str, str]) -> dict[str, Any]:
-    """Everything that can be said of this node without running a program, for a program that runs with `env`."""
+LIBRARIES = """\
+import ctypes
+
+def ucx(library):
+    library.ucp_get_version_string.restype = ctypes.c_char_p
+    return library.ucp_get_version_string().decode(errors="replace")
+
+def libfabric(library):
+    version = library.fi_version()
+    return f"{version >> 16 & 65535}.{version & 65535}"
+
+def nccl(library):
+    code = ctypes.c_int()
+    library.ncclGetVersion(ctypes.byref(code))
+    major = 10000 if code.value >= 10000 else 1000
+    return f"{code.value // major}.{code.value % major // 100}.{code.value % 100}"
+
+def mpi(library):
+    text, size = ctypes.create_string_buffer(1 << 14), ctypes.c_int()
+    library.MPI_Get_library_version(text, ctypes.byref(size))
+    return text.value.decode(errors="replace")
+
+for name, ask in {
+    "libucp.so.0": ucx, "libfabric.so.1": libfabric, "libnccl.so.2": nccl, "librccl.so.1": nccl,
+    "libmpi.so.40": mpi, "libmpi.so.12": mpi,
+}.items():
+    try:
+        version = ask(ctypes.CDLL(name))
+    except (OSError, AttributeError):
+        continue
+    print(f"{name} is version", " ".join(version.strip().split(chr(10))[0].split()), flush=True)
+"""
+"""A program that asks the libraries that the loader finds, by their own functions; one that crashes ends it there."""
+LIBRARY_VERSION = re.compile(r"^(lib\w+\.so\.\d+) is version (.+)$", re.MULTILINE)
+
+MODULES = ("nvidia", "amdgpu", "ib_core", "mlx5_core", "bnxt_re", "irdma", "efa", "hfi1")
+"""Drivers of GPUs and NICs; one that came with the kernel has no version of its own."""
+
+
+def facts(env: Mapping[str, str], output: Callable[[list[str], dict[str, str]], str] | None = None) -> dict[str, Any]:
+    """Everything that can be said of this node, for a program that runs with `env`.
+
+    With `output`, which tells what a program prints, the libraries are asked for their versions, too.
+    """
     found: dict[str, str] = {}
-    for collect in (system, cpu, limits, folders, libraries, configuration):
+    for collect in (system, cpu, limits, folders, libraries, drivers, configuration):
         try:
             found.update(collect(env))
         except (OSError, ValueError, LookupError):
             continue
+    if output is not None:
+        said = output([sys.executable, "-I", "-S", "-c", LIBRARIES], dict(env))
+        found.update(LIBRARY_VERSION.findall(said))
     memory = re.search(r"^MemTotal:\s*(\d+) kB$", read("/proc/meminfo"), re.MULTILINE)
     return {
         "host": socket.gethostname(),
@@ -251,6 +296,11 @@ def libraries(env: Mapping[str, str]) -> dict[str, str]:
     for folder in filter(None, env.get("LD_LIBRARY_PATH", "").split(":")):
         found |= {f"{folder}/{name}" for name in names_in(folder)}
     return {"sharp_libraries": " ".join(sorted(filter(SHARP_LIBRARY.fullmatch, found)))}
+
+
+def drivers(_env: Mapping[str, str]) -> dict[str, str]:
+    """Versions of the drivers that have one."""
+    return {f"driver {name}": read(f"/sys/module/{name}/version") for name in MODULES}
 
 
 def configuration(env: Mapping[str, str]) -> dict[str, str]:

@@ -767,9 +767,7 @@ class Loop:
 class Part(Loop):
     """Answers requests one after the other, and `stop` at any time."""
 
-    def __init__(
-        self, starters: set[int], facts: Callable[[Mapping[str, str]], Any], counters: Callable[[], Any]
-    ) -> None:
+    def __init__(self, starters: set[int], facts: Callable[..., Any], counters: Callable[[], Any]) -> None:
         super().__init__()
         me = see(os.getpid())
         if me is None or read("/proc/self/stat").split()[0] != str(me.pid):
@@ -899,7 +897,8 @@ class Part(Loop):
             if path := find_program(name, folders):
                 version = self._output([path, *arguments], env) if arguments else ""
                 programs[name] = {"path": path, "version": "\n".join(version.split("\n")[:5])}
-        return {**self.facts(env), "programs": programs}
+        found = self.facts(env, self._output if request.get("versions") else None)
+        return {**found, "programs": programs}
 
     def _output(self, argv: list[str], env: dict[str, str]) -> str:
         """What a program prints."""
@@ -1004,7 +1003,7 @@ def settle(*, stay: bool) -> set[int]:
     return starters
 
 
-def main(facts: Callable[[Mapping[str, str]], Any], counters: Callable[[], Any], *, stay: bool) -> None:
+def main(facts: Callable[..., Any], counters: Callable[[], Any], *, stay: bool) -> None:
     """Settles, serves, and leaves nothing behind."""
     part = None
     try:

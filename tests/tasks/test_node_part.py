@@ -692,6 +692,35 @@ def test_configuration_files_and_sharp_libraries_are_facts(tmp_path: Path) -> No
     assert "libother" not in facts["sharp_libraries"]
 
 
+LIBRARY = """\
+#include <string.h>
+int MPI_Get_library_version(char *text, int *size) { strcpy(text, "Some MPI 7.1\\nbuilt today"); return *size = 0; }
+const char *ucp_get_version_string(void) { return "1.17.0"; }
+unsigned fi_version(void) { return 2u << 16 | 5; }
+int ncclGetVersion(int *code) { *code = CODE; return 0; }
+"""
+
+
+@pytest.mark.parametrize(("code", "version"), [(22803, "2.28.3"), (2708, "2.7.8")])
+def test_libraries_tell_their_versions_and_one_that_crashes_costs_only_what_comes_after_it(
+    tmp_path: Path, code: int, version: str
+) -> None:
+    (tmp_path / "all.c").write_text(LIBRARY)
+    (tmp_path / "crash.c").write_text("int ncclGetVersion(int *code) { return *(int *)1; }")
+    build = ["cc", "-shared", "-fPIC", "-o"]
+    for name in ("libucp.so.0", "libfabric.so.1", "libnccl.so.2", "libmpi.so.40"):
+        subprocess.run([*build, tmp_path / name, tmp_path / "all.c", f"-DCODE={code}"], check=True)
+    request = {"op": "facts", "programs": {}, "path": [], "env": {"LD_LIBRARY_PATH": str(tmp_path)}, "versions": True}
+    facts = ask(**request)["facts"]
+    assert (facts["libucp.so.0"], facts["libfabric.so.1"]) == ("1.17.0", "2.5")
+    assert (facts["libnccl.so.2"], facts["libmpi.so.40"]) == (version, "Some MPI 7.1")
+    subprocess.run([*build, tmp_path / "libnccl.so.2", tmp_path / "crash.c"], check=True)
+    crashed = ask(**request)["facts"]
+    assert crashed["libfabric.so.1"] == "2.5"
+    assert not {"libnccl.so.2", "libmpi.so.40"} & crashed.keys()
+    assert not [name for name in ask(**{**request, "versions": False})["facts"] if name.startswith("lib")]
+
+
 def test_counters_count_what_went_over_a_device() -> None:
     before = ask(op="counters")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
