@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -30,11 +31,12 @@ async def survey(executor: Executor, site: Site, names: Iterable[str]) -> Invent
     sharp = True
     versions: list[dict[str, str]] = [{} for _ in executor.nodes]
     for stack, way in stacks.items():
+        request = facts_request(way, programs)
+        asked = (executor.ask(node, request, SURVEY_S) for node in range(len(executor.nodes)))
         found: list[dict[str, Tool]] = []
-        for node in range(len(executor.nodes)):
-            reply = await executor.ask(node, facts_request(way, programs), SURVEY_S)
+        for reply, more in zip(await asyncio.gather(*asked), versions, strict=True):
             found.append(execute.tools(reply))
-            versions[node] |= _versions(reply, stack, versions[node])
+            more.update(_versions(reply, stack, more))
             sharp = sharp and "sharp_libraries" in execute.node(reply).facts
         tools[stack] = {name: tool for name, tool in found[0].items() if all(name in each for each in found)}
     return Inventory(
