@@ -6,7 +6,7 @@ stdout. It leaves whoever started it by a double fork (but not ssh or srun, whos
 orphan among its descendants (child subreaper), and when its stdin or the process it watches ends, it kills everything,
 makes sure of that, and ends.
 
-    hello     {watch_pid, base: "watch" | "own", folder} -> {ready, pid, socket, strays, left, others, notes}
+    hello     {watch_pid, base: "watch" | "own", folder, silence} -> {ready, pid, socket, strays, left, others, notes}
     run       {attempt, processes: [{role, argv, env, path, setup, ready}], files, folder, timeout, grace, limit, looks}
               -> {start, elapsed, until, ended, exits, streams, left, killed, notes, looks, idle}
     spawned   {key, exit_code} or {key, error} -> nothing: how what {event: spawn, key, attempt, host, command} asked
@@ -16,7 +16,8 @@ makes sure of that, and ends.
               -> {host, cpus, memory_bytes, nics, facts, programs: {name: {path, version}}}
     counters  {} -> {t, nics: {name: {counter: value}}}
 
-A request that cannot be met is answered with {error}.
+A request that cannot be met is answered with {error}. With `silence` it also ends when stdin has brought nothing for
+so many seconds; an empty line is no request, and breaks the silence.
 """
 # ruff: noqa: PTH100, PTH102, PTH106, PTH113, PTH115, PTH120, PTH123, PTH208 - importing pathlib is a fifth of the start
 
@@ -684,6 +685,7 @@ class Loop:
         self.childless = True
         self.ending = ""
         self.hurry = FOREVER
+        self.deaf_at = FOREVER
         self.watched: Seen | None = None
         self.selector = selectors.DefaultSelector()
         reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -703,11 +705,13 @@ class Loop:
 
     def turn(self, until: float) -> None:
         """Sleeps until something happens, at most until the time `until`, and handles it."""
-        wait = until - time.monotonic()
+        wait = min(until, self.deaf_at) - time.monotonic()
         if self.watched:  # without a pidfd: look again and again
             wait = min(wait, 0.25)
         for key, _ in self.selector.select(None if wait == FOREVER else max(wait, 0.0)):
             key.data()
+        if time.monotonic() >= self.deaf_at:
+            self.end("nobody has spoken to us for long: the connection is dead")
         if self.watched and not self.watched.alive:
             self.end(f"process {self.watched.pid} ended")
 
@@ -784,6 +788,7 @@ class Part(Loop):
         self.spawns = 0
         self.requests: deque[dict[str, Any]] = deque()
         self.buffer = b""
+        self.silence = FOREVER
         self.listen(0, self._read_requests)
 
     def serve(self) -> None:
@@ -860,6 +865,8 @@ class Part(Loop):
             restore_priority(model, self.notes)
             restore_limits(model, self.notes)
             self.folder = make_folder(request["folder"], self.me)
+            self.silence = float(request.get("silence") or FOREVER)
+            self.deaf_at = time.monotonic() + self.silence
             self._open_socket(f"{self.folder}/stop")
         found, left, others = hunt(self.spared)
         return {
@@ -911,8 +918,9 @@ class Part(Loop):
         if not data:
             self.forget(0)
             self.end("stdin ended")
+        self.deaf_at = time.monotonic() + self.silence
         *lines, self.buffer = (self.buffer + data).split(b"\n")
-        for line in lines:
+        for line in filter(None, lines):
             request = as_request(line)
             if request["op"] == "stop":
                 self.send(self.answer(request))

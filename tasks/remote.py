@@ -35,11 +35,13 @@ AGAIN_S = 0.2
 """How long before a stop is said again: one that comes before the start is not heard."""
 AT_ONCE = 64
 """How many nodes are entered at the same time: neither sshd nor Slurm's controller likes hundreds."""
+SILENCE_S = 300.0
+"""How long a node part waits for a sign of life: a connection that was cut tells neither sshd nor it for hours."""
 _LINE = 1 << 30
 """The longest reply: the output of an attempt."""
 
 _SSH = (
-    *("ssh", "-T", "-x", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10"),
+    *("ssh", "-T", "-x", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5"),
     *("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"),
 )
 """Never a question; a node that does not answer for 15 s is lost. All else is the user's own ~/.ssh/config."""
@@ -115,7 +117,8 @@ class RemoteExecutor:
         """Ask the node part to kill an attempt; whether it still ran it. One that is lost runs nothing of ours."""
         with contextlib.suppress(NodeLost, TimeoutError):
             async with asyncio.timeout(START_S):
-                return bool((await self._parts[node].call({"op": "stop", "attempt": attempt}))["stopped"])
+                stop = {"op": "stop", "attempt": attempt}
+                return self._parts[node].connected and bool((await self._parts[node].call(stop))["stopped"])
         return False
 
     async def close(self) -> None:
@@ -138,13 +141,15 @@ class RemoteExecutor:
 
     async def _lead(self, node: int, request: Request, others: Others) -> Reply:
         """The leader's part of an attempt; when it has ended, however it ended, nothing of it goes on anywhere."""
-        gang = self._gangs[request["attempt"]] = _Gang(request, others)
+        gang = self._gangs[request["attempt"]] = _Gang(request, node, others)
         before = {other: asyncio.create_task(self._look(other)) for other in set(others.values())}
         try:
             reply = await self._parts[node].call(request)
         finally:
             await self._end(gang)
             del self._gangs[request["attempt"]]
+        if gang.lost is not None:
+            raise gang.lost
         unasked = {other: await look for other, look in before.items() if other not in gang.running}
         watched = {other: await self._watched(other, look, reply) for other, look in unasked.items() if look}
         return {**reply, "others": {**gang.replies, **{other: part for other, part in watched.items() if part}}}
@@ -201,6 +206,9 @@ class RemoteExecutor:
         try:
             reply = gang.replies[node] = await task
         except NodeLost as error:
+            if gang.lost is None:  # a launcher may wait long for a node that went away silently: end it here
+                gang.lost = error
+                await self.stop(gang.leader, gang.request["attempt"])
             return {"error": str(error)}
         end = reply["exits"][0]
         return {"exit_code": end["exit_code"] if end["exit_code"] is not None else 128 + (end["signal"] or 127)}
@@ -211,9 +219,12 @@ class _Gang:
     """An attempt over several nodes: what is asked of each, and what they answered."""
 
     request: Request
+    leader: int
     others: Others
     running: dict[int, asyncio.Task[Reply]] = field(default_factory=dict)
     replies: dict[int, Reply] = field(default_factory=dict)
+    lost: NodeLost | None = None
+    """Why one of its nodes does not answer any more: then the whole attempt is lost."""
 
 
 class _Part:
@@ -237,10 +248,15 @@ class _Part:
         self._entered = False
         self._entering = asyncio.Lock()
 
+    @property
+    def connected(self) -> bool:
+        """Whether there is a node part that has not ended."""
+        return self._listener is not None and not self._listener.done()
+
     async def call(self, request: Request) -> Reply:
         """One request, and its reply. NodeLost when the node part ends before it answers, or refuses."""
         async with self._entering:
-            if self._listener is None or self._listener.done():
+            if not self.connected:
                 greeting = await self._start()
                 if request["op"] == "hello":
                     return greeting
@@ -291,7 +307,7 @@ class _Part:
 
     async def _greet(self) -> Reply:
         """The first exchange; after a lost connection nothing may be left of what the one before it started."""
-        hello = {"op": "hello", "watch_pid": None, "base": "own", "folder": "/tmp"}  # noqa: S108 - a 0700 folder in it
+        hello = {"op": "hello", "watch_pid": None, "base": "own", "folder": "/tmp", "silence": SILENCE_S}  # noqa: S108 - a 0700 folder in it
         end = time.monotonic() + CONFIRM_S
         while (greeting := await self._exchange(hello))["others"] and self._entered:
             if time.monotonic() > end:
@@ -299,12 +315,19 @@ class _Part:
             await asyncio.sleep(AGAIN_S)
         return greeting
 
+    async def _live(self, process: asyncio.subprocess.Process) -> None:
+        """Break the silence, again and again."""
+        assert process.stdin is not None
+        while not process.stdin.is_closing():
+            process.stdin.write(b"\n")
+            await asyncio.sleep(SILENCE_S / 10)
+
     async def _exchange(self, request: Request) -> Reply:
         number = next(self._numbers)
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._waiting[number] = answer
         try:
-            if self._listener is None or self._listener.done():
+            if not self.connected:
                 raise self._lost()
             self.write({**request, "id": number})
             reply = await answer
@@ -317,7 +340,7 @@ class _Part:
     async def _listen(self, process: asyncio.subprocess.Process) -> None:
         """Hand each reply to whoever waits for it; at the end everybody learns that there is none to come."""
         assert process.stdout is not None
-        overhearing = asyncio.create_task(self._overhear(process))
+        overhearing, living = asyncio.create_task(self._overhear(process)), asyncio.create_task(self._live(process))
         try:
             while line := await process.stdout.readline():
                 self._take(line)
@@ -325,6 +348,7 @@ class _Part:
             await process.wait()
         finally:
             overhearing.cancel()
+            living.cancel()
             for answer in self._waiting.values():
                 if not answer.done():
                     answer.set_exception(self._lost())

@@ -175,6 +175,27 @@ def test_a_connection_that_dies_is_entered_anew_and_the_trial_tried_again(house:
     assert house.sql("SELECT outcome FROM attempts ORDER BY start") == [("lost",), ("ok",)]
 
 
+def test_a_node_that_is_cut_off_is_lost_and_the_run_stops_resumable(house: House, fabric: Fabric) -> None:
+    """Its launcher would have waited for it until the time-out."""
+    factors = 'nodes = 2\nstack = "mpich"\ncommand.launcher = "mpiexec"\ncommand.argv = "sleep 654"'
+    spec = house.spec(factors, ONCE.replace("60", "600"), SITE)
+    process = fabric.start(house, "run", spec, "--hosts", fabric.folder / "hosts")
+    assert soon(lambda: fabric.left("sleep 654") == ["node1", "node2"], 40.0)
+    lab.link(fabric.name, "node2", up=False)
+    try:
+        done = finished(process)
+    finally:
+        lab.link(fabric.name, "node2", up=True)
+    assert done.code == 3, done.err
+    assert "node2 cannot be entered" in done.err or "the connection to node2 ended" in done.err
+    assert "go on with: sweep resume" in done.err
+    assert house.sql("SELECT outcome FROM attempts") == [("lost",)]
+    assert "node1" not in fabric.left("sleep 654")
+    for _, pid in inlab.processes(fabric.name, ["node2"], "sshd: root@notty"):
+        os.kill(pid, signal.SIGKILL)  # it would notice by itself: TCP asks again in two hours
+    assert soon(lambda: not fabric.left("sleep 654") and not fabric.left(), 20.0)
+
+
 def test_a_command_for_a_host_outside_the_gang_is_refused(house: House, fabric: Fabric) -> None:
     """The trial is for one node of two; what it calls is the agent, as a launcher would."""
     house.write(
