@@ -7,9 +7,11 @@ what was stdout; when stdin ends, the driver is gone, and all that Ray started o
 from __future__ import annotations
 
 import asyncio
+import getpass
 import logging
 import os
 import signal
+import socket
 import sys
 import time
 from dataclasses import replace
@@ -17,7 +19,12 @@ from typing import Any
 
 import ray
 from ray.exceptions import RayError
-from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.placement_group import (
+    PlacementGroup,
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from schemas.errors import NodeLost, SiteError, SweepError
@@ -28,6 +35,8 @@ from tasks import execute, pipe
 
 HEARTBEAT_S = 2.0
 """How often a waiting request asks whether its node is still alive."""
+WAIT_S = 1.0
+"""How long a node may be taken before we say by whom."""
 CONFIRM_S = 15.0
 """How much longer than its grace a node may take to kill what it runs, and to be sure."""
 START_S = 120.0
@@ -110,7 +119,8 @@ class _Client:
         """One request to the node part of a node, as a Ray task that is never retried behind our back."""
         if others:
             groups = {other: self._groups[other] for other in others.values()}
-            return await self._call(node, lead, deadline, self._script, request, others, groups)
+            arguments = (self._script, request, others, groups)
+            return await self._call(node, lead, deadline, *arguments, beside=tuple(set(others.values())))
         return await self._call(node, pipe.converse, deadline, self._script, request, {})
 
     async def stop(self, node: int, attempt: str) -> bool:
@@ -129,14 +139,23 @@ class _Client:
 
     async def _lease(self, address: str, cpus: float) -> PlacementGroup:
         """The whole node: nobody who asks for it, or for its CPUs, gets in beside us."""
+        lease = f"fabric-sweep {address} "
+        mine = f"{getpass.getuser()}@{socket.gethostname()}, process {os.getppid()}"
         group: PlacementGroup = placement_group(
-            [{f"node:{address}": 1.0, **({"CPU": cpus} if cpus else {})}], name=f"fabric-sweep-{address}"
+            [{f"node:{address}": 1.0, **({"CPU": cpus} if cpus else {})}], name=lease + mine
         )
-        while not await asyncio.to_thread(group.wait, 5.0):
-            self._tell(f"waiting for node {address}: somebody else holds it or its CPUs")
+        said = ""
+        while not await asyncio.to_thread(group.wait, WAIT_S):
+            holder = await asyncio.to_thread(_holder, lease)
+            if holder != said:
+                self._tell(f"waiting for node {address}: {holder} holds it")
+                said = holder
         return group
 
-    async def _call(self, node: int, function: Any, deadline: float | None, *arguments: Any) -> dict[str, Any]:
+    async def _call(
+        self, node: int, function: Any, deadline: float | None, *arguments: Any, beside: tuple[int, ...] = ()
+    ) -> dict[str, Any]:
+        """A task on a node. NodeLost when it, or one of those that work `beside` it, is gone, or after `deadline`."""
         future = asyncio.wrap_future(self._task(node, function).remote(*arguments).future())
         end = None if deadline is None else time.monotonic() + deadline
         while True:
@@ -147,9 +166,10 @@ class _Client:
             if end is not None and time.monotonic() >= end:
                 future.cancel()
                 raise NodeLost(f"node {self._label(node)} did not answer within {deadline:.0f} s")
-            if not await asyncio.to_thread(_is_alive, self._ids[node]):
+            alive = await asyncio.to_thread(_alive)
+            if gone := [each for each in (node, *beside) if self._ids[each] not in alive]:
                 future.cancel()
-                raise NodeLost(f"node {self._label(node)} left the cluster")
+                raise NodeLost(f"node {self._label(gone[0])} left the cluster")
         try:
             reply: dict[str, Any] = future.result()
         except (RayError, ConnectionError, RuntimeError) as error:
@@ -224,8 +244,17 @@ def _brief(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0].partition(". ")[0]
 
 
-def _is_alive(node_id: str) -> bool:
-    return any(each["NodeID"] == node_id and each["Alive"] for each in _nodes())
+def _holder(lease: str) -> str:
+    """Who holds a node: another sweep, by what its lease is called; else whoever asked Ray for its CPUs."""
+    for group in placement_group_table().values():
+        if group["state"] == "CREATED" and group["name"].startswith(lease):
+            return f"a sweep of {group['name'].removeprefix(lease)}"
+    return "somebody who is no sweep"
+
+
+def _alive() -> set[str]:
+    """The nodes that Ray believes to be alive."""
+    return {each["NodeID"] for each in _nodes() if each["Alive"]}
 
 
 def _nodes() -> list[dict[str, Any]]:

@@ -165,13 +165,15 @@ def test_disjoint_trials_run_side_by_side_and_never_share_a_node(house: House, f
 
 
 def test_two_sweeps_on_one_cluster_never_share_a_node_at_the_same_time(house: House, fabric: str) -> None:
-    factors = "nodes = 3\nbatch = [1, 2]\ncommand.argv = \"bash -c 'sleep 0.5; echo {batch}'\""
+    factors = "nodes = 3\nbatch = [1, 2]\ncommand.argv = \"bash -c 'sleep 2; echo {batch}'\""
     spec = house.spec(factors)
     words = ("lab", "run", "--name", fabric, spec, "--archive", house.archive)
     both = [house.start(*words) for _ in range(2)]
     said = [process.communicate(timeout=120)[1] for process in both]
     assert [process.returncode for process in both] == [0, 0], said
-    assert any("waiting for node" in text for text in said)
+    assert any(re.search(r"waiting for node \S+: a sweep of \w+@head, process \d+ holds it", text) for text in said), (
+        said
+    )
     spans = house.sql("SELECT min(epoch(start)), max(epoch(start) + elapsed_s) FROM attempts GROUP BY run ORDER BY 1")
     assert len(spans) == 2
     assert spans[0][1] <= spans[1][0]
@@ -181,6 +183,32 @@ def test_a_user_s_own_modules_on_the_cluster_change_nothing(house: House, fabric
     for name in ("tasks.py", "schemas.py", "archive.py", "sweep.py"):
         house.write(name, "raise SystemExit('the wrong module')")
     run(house, fabric, house.spec('nodes = 2\ncommand.argv = "echo fine"'))
+
+
+def test_a_node_that_is_cut_off_or_frozen_is_lost_within_the_deadline(house: House, fabric: str) -> None:
+    factors = (
+        'nodes = 3\ncommand.launcher = "mpiexec"\nstack = "mpich"\ncommand.argv = "bash -c \'sleep 30; echo done\'"'
+    )
+    spec = house.spec(factors, ONCE, STACKS)
+
+    def ranks() -> list[int]:
+        commands = {
+            pid: Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ") for pid in lab.pids(fabric, "node2")
+        }
+        return [pid for pid, command in commands.items() if "sleep 30" in command]
+
+    process = house.start("lab", "run", "--name", fabric, spec, "--archive", house.archive)
+    assert soon(ranks, 60.0)
+    lab.link(fabric, "node2", up=False)
+    try:
+        said = process.communicate(timeout=150)[1]
+    finally:
+        lab.link(fabric, "node2", up=True)
+    assert process.returncode == 3, said
+    assert "node2" in said
+    [(outcome,)] = house.sql("SELECT outcome FROM attempts")
+    assert outcome == "lost", said
+    assert soon(lambda: not ranks(), 30.0), "a node that nobody reaches any more clears itself"
 
 
 def test_a_node_that_dies_in_the_middle_is_lost_and_the_rest_resumes_without_it(house: House, fabric: str) -> None:
@@ -199,8 +227,7 @@ def test_a_node_that_dies_in_the_middle_is_lost_and_the_rest_resumes_without_it(
     time.sleep(0.5)
     os.kill(lab.pids(fabric, "node3")[0], signal.SIGKILL)
     said = process.communicate(timeout=120)[1]
-    assert process.returncode == 3, said
-    assert "node3" in said
+    assert process.returncode in (1, 3), said  # mpiexec may notice before Ray does, and fail
     assert "Traceback" not in said
     [(outcome, reason)] = house.sql("SELECT outcome, reason FROM attempts WHERE nodes = 3")
     assert outcome in ("lost", "failed"), reason
