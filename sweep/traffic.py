@@ -27,7 +27,8 @@ def totals(output: Output, nodes: Sequence[Node]) -> Iterator[Total]:
         (_, first), (_, last) = looks.taken[0], looks.taken[-1]
         for nic in nodes[index].nics or ():
             if nic.name in first and nic.name in last:
-                yield nodes[index], nic, *(_moved(first, last, nic.name, way) for way in ("tx_bytes", "rx_bytes"))
+                sent = _moved(first, last, nic.name, "tx_bytes")
+                yield nodes[index], nic, sent, _moved(first, last, nic.name, "rx_bytes")
 
 
 def errors(output: Output, nodes: Sequence[Node]) -> dict[str, int]:
