@@ -184,3 +184,17 @@ def test_a_shared_folder_may_be_there_already_and_a_strangers_is_refused(tmp_pat
     open_to_all.chmod(0o777)
     with pytest.raises(RuntimeError, match="not ours alone"):
         run(["true"], folder=str(open_to_all))
+
+
+def test_sampling_ten_times_a_second_costs_less_than_a_hundredth_of_a_core() -> None:
+    """CPU time of the node part itself, which a busy machine does not stretch as it stretches wall time."""
+    pid = pipe.converse(SCRIPT, {"op": "hello"}, OWN)["pid"]
+
+    def spent() -> float:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / 100.0
+
+    before = spent()
+    reply = run(["sleep", "6"], looks={"period": 0.1})
+    assert len(reply["looks"]) >= 40
+    assert spent() - before <= 0.01 * reply["elapsed"] + 0.02, "two clock ticks are what can be seen at all"
