@@ -220,9 +220,11 @@ def test_the_example_script_starts_ray_on_an_allocation_and_sweeps_it(house: Hou
     factors = f'nodes = 2\nstack = "ompi5"\ncommand.launcher = "mpiexec"\ncommand.argv = "{program}"'
     site = SITE.replace('reach = "srun"', 'reach = "ray"').replace("[levels.stack.step]", "[levels.stack.unused]")
     spec = house.spec(factors, ONCE, site)
-    script = ["sbatch", "--quiet", "--parsable", "--nodes=2", "--output=said", ROOT / "examples" / "slurm.sbatch", spec]
+    script = ["sbatch", "--parsable", "--nodes=2", "--output=said", ROOT / "examples" / "slurm.sbatch", spec]
     path = {"PATH": f"{Path(inlab.SWEEP).parent}:{os.environ['PATH']}"}
-    job = inlab.typed(house, cluster.name, "head", script, {**cluster.env, **path}).out.strip()
+    submitted = inlab.typed(house, cluster.name, "head", script, {**cluster.env, **path})
+    assert submitted.code == 0, submitted.err
+    job = submitted.out.strip()
     states = ("PENDING", "RUNNING", "COMPLETING")
 
     def state() -> str:
