@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.house import House
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # whoever started us in the background had Ctrl-C ignored, here and in all that we start; the tests press it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
