@@ -20,6 +20,7 @@ def main() -> None:
 
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # whatever a benchmark printed, on any terminal
+    ours = sys.stdout
     try:
         app()
         sys.stdout.flush()
@@ -29,6 +30,10 @@ def main() -> None:
         sys.exit(error.exit_code)
     except BrokenPipeError:  # the reader of our output had enough, as in `sweep sql … | head`
         _end(0)
+    except SystemExit:
+        if sys.stdout is not ours:  # typer found the same, and wrapped what it calls a failure
+            _end(0)
+        raise
     except KeyboardInterrupt:
         _end(130)
     except OSError as error:  # a full disk behind a redirection, a limit reached: named by the system itself

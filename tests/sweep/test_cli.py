@@ -265,9 +265,10 @@ def test_a_file_keeps_what_it_had_until_the_answer_is_whole(asked: House) -> Non
     assert sorted(asked.folder.iterdir()) == before
 
 
-def test_a_reader_that_has_enough_ends_it_in_silence(asked: House) -> None:
+@pytest.mark.parametrize("buffered", ["", "1"])
+def test_a_reader_that_has_enough_ends_it_in_silence(asked: House, buffered: str) -> None:
     for words in (["sql", "FROM range(200000)"], ["list"]):
-        process = asked.start(*words)
+        process = asked.start(*words, env={"PYTHONUNBUFFERED": buffered})
         assert process.stdout is not None
         assert process.stderr is not None
         assert process.stdout.readline()
