@@ -39,6 +39,17 @@ def main() -> None:
     except OSError as error:  # a full disk behind a redirection, a limit reached: named by the system itself
         print(f"sweep: {error.filename or 'stdout'}: {error.strerror or error}", file=sys.stderr)
         _end(SiteError.exit_code)
+    finally:
+        _let_go_of_stderr()
+
+
+def _let_go_of_stderr() -> None:
+    """Have what stderr could not take forgotten: Python would try again at the end, and end with 120."""
+    try:
+        if sys.stderr is not None:
+            sys.stderr.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
 def _end(code: int) -> NoReturn:
