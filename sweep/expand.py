@@ -15,7 +15,7 @@ from schemas.plan import Combination, Inventory, Plan, Setup, Trial
 from schemas.spec import DEFAULTS, Level, Site, Spec
 from sweep.cost import estimate
 from sweep.placement import NodeSet, node_sets
-from sweep.support import refusal, without_launcher, without_nics
+from sweep.support import refusal, without_launcher, without_nics, without_ranks
 from tasks import benchmarks
 from tasks.launchers import merge
 
@@ -233,6 +233,7 @@ class _Maker:
             split = self._splits[key] = list(_split(combination, sizes))
         for batch, refused in split:
             reason = refused or without_launcher(combination, batch, self._inventory)
+            reason = reason or without_ranks(combination, batch)
             reason = reason or without_nics(combination, batch, self._spec.site, self._inventory)
             if reason is not None:
                 yield _Launch(combination, batch, reason)

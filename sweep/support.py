@@ -85,6 +85,14 @@ def without_launcher(combination: Combination, sizes: Sequence[int | None], inve
     return unknown_flavour(tools["mpiexec"])
 
 
+def without_ranks(combination: Combination, sizes: Sequence[int | None]) -> str | None:
+    """Why a launch would carry the label of more nodes than it runs on; None if its ranks are on all of them."""
+    if combination.nodes == 1 or starts_ranks(combination, sizes):
+        return None
+    remedy = 'start it as ranks (command.launcher = "mpiexec")'
+    return f"it starts no ranks, so it would run on one node of {combination.nodes}; {remedy}, or ask for nodes = 1"
+
+
 def without_nics(combination: Combination, sizes: Sequence[int | None], site: Site, inventory: Inventory) -> str | None:
     """Why a launch cannot be held to the NICs that were asked; None if it can, or if none were asked."""
     if inventory.nodes is None or any(node.nics is None for node in inventory.nodes):

@@ -27,6 +27,7 @@ def planned(nodes: tuple[Level, ...], placement: str, total: int, run: RunPolicy
         "nodes": nodes,
         "placement": (placement,),
         "command.argv": ("ls",),
+        "command.launcher": ("mpiexec",),
     }
     have = Inventory(nodes=tuple(Node(f"n{number}") for number in range(total)))
     return expand(Spec("coverage", factors, run=run), have, keep, 1), have
@@ -67,7 +68,7 @@ def test_only_a_launch_that_needs_every_one_of_several_nodes_is_warned_of(total:
 
 def test_the_command_prints_launches_per_node_unused_nodes_and_node_hours(house: House) -> None:
     cluster = house.write("cluster.toml", CLUSTER)
-    spec = house.spec('nodes = [1, 2]\ncommand.argv = "ls"')
+    spec = house.spec('nodes = [1, 2]\ncommand.launcher = "mpiexec"\ncommand.argv = "ls"')
     done = house.sweep("plan", spec, "--inventory", cluster)
     assert done.code == 0, done.err
     assert "  coverage   n2: 1 launch; n1: 2 launches\n  unused     n3, n4\n  node-hours about " in done.out
@@ -80,7 +81,9 @@ def test_the_command_prints_launches_per_node_unused_nodes_and_node_hours(house:
 
 def test_the_command_warns_where_no_node_is_spare(house: House) -> None:
     cluster = house.write("cluster.toml", CLUSTER)
-    done = house.sweep("plan", house.spec('nodes = [2, 4]\ncommand.argv = "ls"'), "--inventory", cluster)
+    done = house.sweep(
+        "plan", house.spec('nodes = [2, 4]\ncommand.launcher = "mpiexec"\ncommand.argv = "ls"'), "--inventory", cluster
+    )
     assert done.code == 0
     [line] = done.lines
     assert line.startswith("warning: nodes = 4 leaves no spare node: once one of the 4 is lost or quarantined, ")

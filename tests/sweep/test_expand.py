@@ -276,3 +276,10 @@ print(sorted(str(t.trial_id) + str(point_id(t.combination, 8)) for t in made.tri
             )
             seen.add(done.stdout)
     assert len(seen) == 1
+
+
+def test_a_program_without_ranks_never_carries_the_label_of_several_nodes() -> None:
+    factors: dict[str, tuple[Level, ...]] = {"benchmark": ("command.run",), "nodes": (1, 2), "command.argv": ("true",)}
+    made = {trial.combination.nodes: trial.unsupported for trial in plan(spec(factors), CLUSTER).trials}
+    assert made[1] is None
+    assert "it would run on one node of 2" in str(made[2])

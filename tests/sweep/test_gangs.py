@@ -27,6 +27,7 @@ env = {{ I_MPI_FABRICS = "ofi", FI_PROVIDER = "tcp" }}
 path = ["{ROOT}/.stacks/mpich/bin", "{ROOT}/.venv/bin"]
 env = {{ UCX_TLS = "tcp,self" }}
 """
+RANKS = 'command.launcher = "mpiexec"\nstack = "mpich"'
 ONCE = 'timeout = 60\nretry = { attempts = 1, wait = "1s..2s" }'
 
 
@@ -166,7 +167,7 @@ def test_disjoint_trials_run_side_by_side_and_never_share_a_node(house: House, f
 
 def test_two_sweeps_on_one_cluster_never_share_a_node_at_the_same_time(house: House, fabric: str) -> None:
     factors = "nodes = 3\nbatch = [1, 2]\ncommand.argv = \"bash -c 'sleep 2; echo {batch}'\""
-    spec = house.spec(factors)
+    spec = house.spec(f"{factors}\n{RANKS}", "", STACKS)
     words = ("lab", "run", "--name", fabric, spec, "--archive", house.archive)
     both = [house.start(*words) for _ in range(2)]
     said = [process.communicate(timeout=120)[1] for process in both]
@@ -182,7 +183,7 @@ def test_two_sweeps_on_one_cluster_never_share_a_node_at_the_same_time(house: Ho
 def test_a_user_s_own_modules_on_the_cluster_change_nothing(house: House, fabric: str) -> None:
     for name in ("tasks.py", "schemas.py", "archive.py", "sweep.py"):
         house.write(name, "raise SystemExit('the wrong module')")
-    run(house, fabric, house.spec('nodes = 2\ncommand.argv = "echo fine"'))
+    run(house, fabric, house.spec(f'nodes = 2\n{RANKS}\ncommand.argv = "echo fine"', "", STACKS))
 
 
 def test_a_node_that_dies_in_the_middle_is_lost_and_the_rest_resumes_without_it(house: House, fabric: str) -> None:

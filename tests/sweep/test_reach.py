@@ -200,11 +200,13 @@ def test_a_node_that_is_cut_off_is_lost_and_the_run_stops_resumable(house: House
 
 
 def test_a_command_for_a_host_outside_the_gang_is_refused(house: House, fabric: Fabric) -> None:
-    """The trial is for one node of two; what it calls is the agent, as a launcher would."""
+    """A rank calls the agent, as a launcher would."""
     house.write(
-        "steal", "#!/bin/sh\ncd /tmp/sweep-attempt-$SWEEP_ATTEMPT\n./agent head hostname 2>&1 | sed s/^/said:/\n"
+        "steal",
+        "#!/bin/sh\n[ $PMI_RANK = 0 ] || exit 0\n"
+        "cd /tmp/sweep-attempt-$SWEEP_ATTEMPT\n./agent head hostname 2>&1 | sed s/^/said:/\n",
     )
-    factors = f'nodes = 2\nstack = "mpich"\ncommand.argv = "{house.folder}/steal"'
+    factors = f'nodes = 2\nstack = "mpich"\ncommand.launcher = "mpiexec"\ncommand.argv = "{house.folder}/steal"'
     run(house, fabric, house.spec(factors, ONCE, SITE))
     [(text,)] = house.sql("SELECT text FROM outputs WHERE stream = 'stdout'")
     assert text.strip() == "said:sweep agent: head is no node of this attempt"

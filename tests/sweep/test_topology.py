@@ -107,7 +107,7 @@ def test_any_text_is_a_list_of_hosts_or_refused(text: str) -> None:
 
 def test_compact_and_spread_follow_the_site_s_topology_and_without_one_say_where_to_write_it(house: House) -> None:
     cluster = house.write("cluster.toml", CLUSTER)
-    spec = house.spec('nodes = 2\nplacement = ["compact", "spread"]\ncommand.argv = "ls"')
+    spec = house.spec('nodes = 2\nplacement = ["compact", "spread"]\ncommand.launcher = "mpiexec"\ncommand.argv = "ls"')
     blind = json.loads(house.sweep("plan", spec, "--inventory", cluster, "-f", "json").out)
     assert {trial["unsupported"].partition(" needs ")[2] for trial in blind["trials"]} == {
         "each node's leaf switch, and nothing says n1.example's: see [fabric.topology]"
